@@ -479,22 +479,23 @@ class VllmV1(SchedulerDriver):
             "budget_left": budget - scheduled.total_num_scheduled_tokens,
             "reported": sorted(scheduled.finished_req_ids),
             "external": {} if self.connector is None else dict(self.connector.brought),
-            **({"lookups": self.lookups()} if "lookups" in self.hello["abilities"] else {}),
+            **(self.lookups() if "lookups" in self.hello["abilities"] else {}),
         }
 
     def lookups(self) -> Json:
         """What the requests that began in the step asked the caches for, and found."""
         here = self.scheduler.kv_cache_manager.prefix_cache_stats
-        asked = {
-            "asked": here.queries + here.preempted_queries,
-            "found": here.hits + here.preempted_hits,
-        }
-        there = self.scheduler.connector_prefix_cache_stats
-        if there is None:
-            return asked
-        return asked | {
-            "asked_external": there.queries + there.preempted_queries,
-            "found_external": there.hits + there.preempted_hits,
+        there = self.scheduler.connector_prefix_cache_stats or PrefixCacheStats()
+        return {
+            "lookups": {
+                **{"asked": here.queries, "found": here.hits},
+                **{"asked_external": there.queries, "found_external": there.hits},
+            },
+            "resumed_lookups": {
+                **{"asked": here.preempted_queries, "found": here.preempted_hits},
+                "asked_external": there.preempted_queries,
+                "found_external": there.preempted_hits,
+            },
         }
 
     def statistics(self) -> Json:

@@ -126,6 +126,7 @@ def _admit(state: SchedulerState, admission: Admission) -> None:
     """Move a request from the queues to the running queue."""
     row = admission.row
     _leave_queues(state, row)
+    state.preempted.discard(row.id)
     _take_blocks(state, row, admission.hits, admission.fresh)
     row.slot = state.slots.take(row.blocks, row.outputs, row.request.max_tokens)
     row.computed = admission.computed
@@ -483,6 +484,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     state.running.remove(victim)
     _give_back(state, victim)
     state.queue.put_front(victim.again(outputs))
+    state.preempted.add(victim.id)
 
 
 def remove(state: SchedulerState, request: RequestState) -> None:
@@ -491,6 +493,7 @@ def remove(state: SchedulerState, request: RequestState) -> None:
     Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
     """
     state.unreported.add(request.id)
+    state.preempted.discard(request.id)
     if request.slot >= 0:
         state.running.remove(request)
     else:

@@ -1,6 +1,6 @@
 """States and steps of the scheduler as the records that rules judge."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from engine.core import observing
 from engine.core.observing import (
@@ -51,6 +51,8 @@ class StepObserver(observing.StepObserver["Observer"]):
         turns = {turn.row.id: turn for turn in plan.turns}
         batch = plan.batch.ids if plan.batch is not None else ()
         admissions = [turn for turn in plan.turns if isinstance(turn, Admission)]
+        asking = _asking(plan)
+        resumed = [move for move in asking if move.row.id in before.preempted]
         return Step(
             index=index,
             time=time,
@@ -66,7 +68,8 @@ class StepObserver(observing.StepObserver["Observer"]):
             refusal=plan.refusal,
             reported=tuple(sorted(before.unreported)),
             statistics=_statistics(after),
-            lookups=_lookups(plan, self._config),
+            lookups=_lookups([move for move in asking if move not in resumed], self._config),
+            resumed_lookups=_lookups(resumed, self._config),
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
@@ -78,10 +81,14 @@ class StepObserver(observing.StepObserver["Observer"]):
         )
 
 
-def _lookups(plan: Plan, config: VllmV1Config) -> Lookups:
-    """What requests that begin ask for; one that holds blocks has loaded and asks nothing."""
+def _asking(plan: Plan) -> list[Admission | LoadStart]:
+    """The requests that begin; one that holds blocks has loaded and asks nothing."""
     moves = (move for move in plan.moves if isinstance(move, Admission | LoadStart))
-    asking = [move for move in moves if not move.held]
+    return [move for move in moves if not move.held]
+
+
+def _lookups(asking: Collection[Admission | LoadStart], config: VllmV1Config) -> Lookups:
+    """What these requests ask the caches for, and find."""
     asked = sum(move.tokens if isinstance(move, Admission) else move.row.tokens for move in asking)
     found = sum(len(move.hits) for move in asking) * config.block_size
     connects = config.connector is not Connector.NONE
@@ -198,6 +205,7 @@ class Observer:
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
             unreported=frozenset(now.unreported),
             unanswered=now.unanswered,
+            preempted=frozenset(now.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
         )
         self._state = last if last is not None and _is_same(last, state) else state
@@ -245,6 +253,7 @@ def _is_same(state: State, other: State) -> bool:
         and state.lost is other.lost
         and state.unreported == other.unreported
         and state.unanswered == other.unanswered
+        and state.preempted == other.preempted
         and state.skipped == other.skipped
         and state.running == other.running
         and state.draining == other.draining

@@ -22,6 +22,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     - `draining`: have left; their blocks are still being written to by a load, or sent.
     - `arrivals`: requests that have arrived so far.
     - `unreported`: ids of requests that left since the last step.
+    - `preempted`: ids of those that were preempted and have not run since.
     - `lost`: requests whose load failed; their external tokens are not offered again.
     - `planned`: called when a step's decisions have been applied and nothing is computed yet.
     """
@@ -34,6 +35,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     draining: list[RequestState] = field(factory=list)
     arrivals: int = 0
     unreported: set[str] = field(factory=set)
+    preempted: set[str] = field(factory=set)
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
     # Copies of configuration values that every step reads.

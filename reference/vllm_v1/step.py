@@ -73,6 +73,7 @@ def scheduler_step(
         reported=tuple(sorted(state.unreported)),
         statistics=statistics(results.state),
         lookups=plan.lookups,
+        resumed_lookups=plan.resumed_lookups,
         outputs=results.outputs,
         accepted=results.accepted,
         proposed=results.proposed,

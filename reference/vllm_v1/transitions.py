@@ -32,8 +32,9 @@ class Plan:
     `scheduled`: tokens to compute, by request, in the order of the decisions. `drafts`: how many
     of them verify drafts. `external`: tokens that the connector brings to those admitted.
     `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
-    that had loaded. `lookups`: what those that began asked for and found. `threshold`: most tokens
-    of one request. `refusal`: the rule that ended the walk over the queues.
+    that had loaded. `lookups`: what those that began for the first time asked for and found;
+    `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
+    request. `refusal`: the rule that ended the walk over the queues.
     """
 
     state: State
@@ -47,6 +48,7 @@ class Plan:
     looked_at: Queue = ()
     loaded: tuple[str, ...] = ()
     lookups: Lookups = field(factory=Lookups)
+    resumed_lookups: Lookups = field(factory=Lookups)
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
@@ -129,6 +131,7 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
         without(state, leaver.id),
         unreported=state.unreported | {leaver.id},
         unanswered=state.unanswered - {leaver.id},
+        preempted=state.preempted - {leaver.id},
     )
     load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE
     if load is Load.NONE and not is_sent:
@@ -266,7 +269,11 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     freed = give_back(ctx, without(plan.state, victim.id), victim)
     if ctx.config.sends:
         freed = _unawaited(freed, victim.id)
-    state = evolve(freed, waiting=queued(ctx, (again, *plan.state.waiting)))
+    state = evolve(
+        freed,
+        waiting=queued(ctx, (again, *plan.state.waiting)),
+        preempted=plan.state.preempted | {victim.id},
+    )
     return evolve(
         plan,
         state=state,
@@ -326,11 +333,18 @@ def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
     pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
     loading = evolve(grown, load=Load.LOADING)
     state = evolve(without(plan.state, sequence.id), pool=pool)
-    begun = evolve(plan, lookups=_asked(ctx, plan.lookups, sequence, demand))
+    begun = _with_lookups(ctx, plan, sequence, demand)
     return evolve(begun, state=state, looked_at=(*plan.looked_at, loading)).with_events(
         *_taken(sequence, grown, demand),
         Event("load", sequence.id, "V1-EXT-2", demand.external, grown.computed),
     )
+
+
+def _with_lookups(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
+    """The plan with the lookups of a request that begins, apart if it had been preempted."""
+    if sequence.id in plan.state.preempted:
+        return evolve(plan, resumed_lookups=_asked(ctx, plan.resumed_lookups, sequence, demand))
+    return evolve(plan, lookups=_asked(ctx, plan.lookups, sequence, demand))
 
 
 def _asked(ctx: Context, so_far: Lookups, sequence: Sequence, demand: Demand) -> Lookups:
@@ -368,13 +382,18 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
     pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
     left = without(plan.state, sequence.id)
     brought = {sequence.id: demand.external} if demand.external else {}
+    begun = _with_lookups(ctx, plan, sequence, demand)
     return evolve(
-        _scheduled(plan, sequence.id, demand.new, padding),
-        state=evolve(left, pool=pool, running=(*left.running, grown)),
+        _scheduled(begun, sequence.id, demand.new, padding),
+        state=evolve(
+            left,
+            pool=pool,
+            running=(*left.running, grown),
+            preempted=left.preempted - {sequence.id},
+        ),
         admitted=(*plan.admitted, sequence.id),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
-        lookups=_asked(ctx, plan.lookups, sequence, demand),
     ).with_events(
         *_taken(sequence, grown, demand),
         Event("admit", sequence.id, "V1-ORD-2", grown.computed, demand.new),

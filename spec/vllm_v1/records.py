@@ -101,10 +101,11 @@ class State:
     0.28.0 because they are `unanswered`; looked at again before `waiting`. `draining`: they have
     left, and their blocks are still being written to by a load, or sent. `finished` and `aborted`
     have left; `unreported` of those left since the last step. `unanswered`: the connector has not
-    said yet what it has of them. `lost`: whose external keys and values turned out not to be
-    there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
-    or a request counts as computed, and that are not all computed, each with how many of its first
-    tokens are; None in the states of engines and drivers: only the reference knows.
+    said yet what it has of them. `preempted`: they were preempted and have not run since. `lost`:
+    whose external keys and values turned out not to be there. `flights`: the steps in flight, the
+    oldest first. `unfilled`: blocks that lookups find, or a request counts as computed, and that
+    are not all computed, each with how many of its first tokens are; None in the states of engines
+    and drivers: only the reference knows.
     """
 
     pool: BlockPool
@@ -116,6 +117,7 @@ class State:
     aborted: Set[str] = frozenset()
     unreported: frozenset[str] = frozenset()
     unanswered: frozenset[str] = frozenset()
+    preempted: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
     unfilled: Unfilled | None = field(default=None, eq=lambda known: known or (), metadata=HISTORY)
@@ -176,7 +178,8 @@ class Step(StepRecord):
     the queues. `external`: tokens of the admitted that the connector brings. `budget_left`: tokens.
     `reported`: the requests that left since the step before. `accepted`: drafts, by request.
     `proposed`: drafts for the next step, by request, of those that sampled and for which the
-    drafter has fewer than `num_speculative_tokens`.
+    drafter has fewer than `num_speculative_tokens`. `lookups`: of the requests that began for the
+    first time; `resumed_lookups`: of those that had been preempted.
 
     `results_of`: the step in flight whose results came in this one, to which `outputs` and
     `finished` belong; None where none came, and where no step is ever in flight.
@@ -196,6 +199,7 @@ class Step(StepRecord):
     proposed: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
     lookups: Lookups = Lookups()
+    resumed_lookups: Lookups = Lookups()
     results_of: Flight | None = None
 
     @property

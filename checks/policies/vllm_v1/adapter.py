@@ -28,19 +28,28 @@ class VllmV1Decoder(StepDecoder[State]):
     """Decodes the records of one episode into steps, in their order."""
 
     def past_before(self, action: Action) -> Json:
-        """The loads that were lost before the step, and the requests without an answer."""
+        """What was lost before the step, who has no answer, and who was preempted and waits."""
         lost = self.last.lost
         if action.lost and self.ctx.config.connector is Connector.ASYNC:
             present = {row.id for row in self.last.present} | set(action.arrive)
             lost |= present.difference(action.abort).intersection(action.lost)
         asked = action.arrive if self.ctx.config.late_lookups else ()
         answered = {*action.abort, *action.answered}
-        return {"lost": lost, "unanswered": self.last.unanswered.union(asked) - answered}
+        return {
+            "lost": lost,
+            "unanswered": self.last.unanswered.union(asked) - answered,
+            "preempted": self.last.preempted.difference(action.abort),
+        }
 
-    def past_after(self, _record: Json, action: Action, before: State) -> Json:
-        """The loads that were lost before or in the step, and the requests without an answer."""
+    def past_after(self, record: Json, action: Action, before: State) -> Json:
+        """The same after the step."""
         lost = before.lost | set(present_of(action.lost, before))
-        return {"lost": lost, "unanswered": before.unanswered.difference(action.abort_running)}
+        left = {*action.abort_running, *record["finished"]}
+        return {
+            "lost": lost,
+            "unanswered": before.unanswered.difference(action.abort_running),
+            "preempted": _preempted(record, before) - left,
+        }
 
     def state(self, record: Json, **past: Any) -> State:
         """The state in a record: queues, requests and blocks."""
@@ -68,6 +77,7 @@ class VllmV1Decoder(StepDecoder[State]):
             aborted=before.aborted,
             lost=before.lost,
             unanswered=before.unanswered,
+            preempted=_preempted(record, before),
         )
         outputs = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}
         return Step(
@@ -84,6 +94,7 @@ class VllmV1Decoder(StepDecoder[State]):
             proposed=record.get("proposed", {}),
             failed_loads=tuple(record.get("failed_loads", ())),
             lookups=Lookups(**record.get("lookups", {})),
+            resumed_lookups=Lookups(**record.get("resumed_lookups", {})),
             results_of=_flight(record["results_of"]) if record.get("results_of") else None,
         )
 
@@ -99,6 +110,12 @@ class VllmV1Decoder(StepDecoder[State]):
             sending=row.get("sending", False),
             **{name: row[name] for name in _NUMBERS if name in row},
         )
+
+
+def _preempted(record: Json, before: State) -> frozenset[str]:
+    """The requests that were preempted before or in the step, and were not admitted since."""
+    victims, admitted = record.get("preempted", ()), record.get("admitted", ())
+    return before.preempted.union(victims).difference(admitted)
 
 
 def _flight(line: Json) -> Flight:
@@ -229,7 +246,7 @@ ADAPTER = Adapter(
             "prefilling": ((Row, "prefilling"),),
             "reported": ((Step, "reported"), (State, "unreported")),
             "statistics": ((Step, "statistics"),),
-            "lookups": ((Step, "lookups"),),
+            "lookups": ((Step, "lookups"), (Step, "resumed_lookups")),
         },
         by_ability=("lookups",),
         step=Step,

@@ -49,6 +49,9 @@ CODEC = VllmV1Codec(
         *("budget_left", "statistics", "drafts", "external", "accepted", "proposed"),
         *("admitted", "preempted", "reported", "failed_loads"),
     ),
-    state_fields={"flights": override(omit_if_default=True), "unfilled": override(omit=True)},
+    state_fields={
+        **{"flights": override(omit_if_default=True), "preempted": override(omit_if_default=True)},
+        "unfilled": override(omit=True),
+    },
     done={"drafts": {}, "accepted": {}, "proposed": {}},
 )

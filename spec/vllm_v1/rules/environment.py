@@ -62,6 +62,8 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
     asked = before.unanswered | (arrived if ctx.config.late_lookups else set())
     if not after.unanswered <= asked - gone:
         yield f"not answered {sorted(after.unanswered)}, of {sorted(asked - gone)}"
+    if after.preempted != before.preempted - gone:
+        yield f"preempted {sorted(after.preempted)}, before {sorted(before.preempted)}"
 
 
 def _wrong_flights(before: State, after: State, written: list[Sequence]) -> Iterator[str]:

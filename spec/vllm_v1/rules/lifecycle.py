@@ -1,6 +1,6 @@
 """Rules of a request's life: one place, one end, reported once; and the scheduler's statistics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spec.core import judging
 from spec.core.judging import ids
@@ -123,20 +123,28 @@ def statistics_are_right(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: 0 < step.lookups.found < step.lookups.asked)
 def lookups_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
     """The statistics of lookups count a request when it begins, not each time it is looked at: its
-    tokens as asked of the prefix cache, and the others as asked of the connector.
+    tokens as asked of the prefix cache, and the others as asked of the connector; and one that was
+    preempted apart from the others.
     """
-    # What is computed before the step computes anything was found; one that has loaded goes on.
+    # One that has loaded goes on.
     was, planned = by_id(step.before.queued), by_id(step.planned.present)
     known = ids(step.happened("admit", "load")) & was.keys() & planned.keys()
     begun = [planned[id_] for id_ in known if not was[id_].computed]
+    resumed = [row for row in begun if row.id in step.before.preempted]
+    first = [row for row in begun if row not in resumed]
+    counted = _lookups(ctx, step, first), _lookups(ctx, step, resumed)
+    if (step.lookups, step.resumed_lookups) != counted:
+        yield f"told {step.lookups} and {step.resumed_lookups}, counted {counted}"
+
+
+def _lookups(ctx: Context, step: Step, begun: Iterable[Sequence]) -> Lookups:
+    """What these requests asked for; what they have computed when all is decided was found."""
     tokens, found = sum(row.tokens for row in begun), sum(row.computed for row in begun)
     taken = hits(step)
     local = sum(len(taken.get(row.id, ())) for row in begun) * ctx.config.block_size
-    counted = Lookups(
+    return Lookups(
         asked=tokens if ctx.config.prefix_caching else 0,
         found=local,
         asked_external=0 if ctx.config.connector is Connector.NONE else tokens - local,
         found_external=found - local,
     )
-    if step.lookups != counted:
-        yield f"told {step.lookups}, counted {counted}"

@@ -5,6 +5,7 @@ Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is 
 
 from collections.abc import Iterator
 
+from spec.core.judging import ids
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, Step
 from spec.vllm_v1.rules.counting import (
@@ -91,6 +92,17 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
         kept = (row.computed, row.blocks, row.drafts, row.placeholders, row.generated)
         if row.id in step.preempted and kept != (0, (), 0, 0, before[row.id]):
             yield f"victim {row.id} has {kept}"
+
+
+@of_step("V1-PRE-7", code("count of preemptions"))
+@witness(lambda _, step: any(id_ in step.before.preempted for id_ in step.admitted))
+def victims_stay_preempted_until_they_run(_ctx: Context, step: Step) -> Iterator[str]:
+    """A victim counts as preempted until it is admitted again, or leaves."""
+    # Also while it loads.
+    planned, after = step.planned.preempted, step.after.preempted
+    due = step.before.preempted.union(step.preempted).difference(step.admitted)
+    if planned != due or after != due & ids(step.after.present):
+        yield f"preempted {sorted(planned)}, then {sorted(after)}, expected {sorted(due)}"
 
 
 @of_step("V1-PRE-4", code("waiting loop"))

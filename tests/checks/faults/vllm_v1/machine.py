@@ -308,6 +308,15 @@ fault(step, "statistics", on="uncut", rules="V1-STA-1")(
 fault(transitions, "_asked", of="admit", on="uncut", rules="V1-STA-2")(
     result(found=lambda tokens: tokens + 1), "a token too many found"
 )
+fault(transitions, "_with_lookups", of="admit", on="priority, hashed ahead", rules="V1-STA-2")(
+    lambda right, ctx, plan, row, demand: right(
+        ctx, changed(state=changed(preempted=frozenset()))(plan), row, demand
+    ),
+    "a resumed request counted with the others",
+)
+fault(transitions, "preempt", on="fcfs", rules="V1-PRE-7")(
+    result(state=changed(preempted=frozenset())), "not known as preempted"
+)
 fault(transitions, "_asked", of="admit", on="async load", rules="V1-STA-2")(
     lambda right, ctx, so_far, row, demand: right(ctx, so_far, evolve(row, computed=0), demand),
     "what has loaded asks again",

@@ -33,6 +33,7 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         "outputs": {request_id: list(tokens) for request_id, tokens in step.outputs.items()},
         "statistics": asdict(step.statistics),
         "lookups": asdict(step.lookups),
+        "resumed_lookups": asdict(step.resumed_lookups),
         "budget_left": step.budget_left,
         "order": list(_order(step)),
     }

@@ -39,6 +39,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (State, "aborted"): ("V1-LIF-1", "V1-LIF-2", "V1-LIF-5"),
         (State, "unreported"): ("V1-LIF-5",),
         (State, "unanswered"): ("V1-EXT-13",),
+        (State, "preempted"): ("V1-PRE-7",),
         (State, "lost"): ("V1-EXT-10",),
         (State, "flights"): ("V1-ASY-1", "V1-ASY-2"),
         (State, "unfilled"): ("V1-KV-20",),
@@ -71,7 +72,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
 BETWEEN = "V1-LIF-3"
 QUEUES = ("waiting", "skipped", "running", "draining")
 REFUTED = {rule for instance in MACHINE.instances for rule in recorded_refutations(instance)}
-NAMES = ("finished", "aborted", "unreported", "unanswered", "lost")
+NAMES = ("finished", "aborted", "unreported", "unanswered", "preempted", "lost")
 
 each_field = pytest.mark.parametrize(
     "field", AFTER_A_STEP, ids=[f"{kind.__name__}.{name}" for kind, name in AFTER_A_STEP]
