@@ -78,7 +78,10 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "choice of the victim": 643,
                 "deferred frees": 2430,
             },
-            f"{_V1}/request.py": {"request lifecycle": 351, "request": 59, "is_prefill_chunk": 190},
+            f"{_V1}/request.py": {
+                **{"request lifecycle": 351, "request": 59},
+                **{"is_prefill_chunk": 190, "count of preemptions": 202},
+            },
             f"{_V1}/engine/core.py": {"engine core": 104, "step_with_batch_queue": 624},
             f"{_V1}/core/sched/async_scheduler.py": {"AsyncScheduler": 12},
             f"{_V1}/worker/block_table.py": {"block tables": 48},
