@@ -35,8 +35,8 @@ from spec.vllm_v1.records import Load
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
     """Apply the decisions of the plan, then the results of the model."""
-    if state.unreported:
-        state.unreported.clear()
+    if state.noted.unreported:
+        state.noted.unreported.clear()
     others = plan.own_moves or plan.passed or results.leavers
     if plan.verification is not None and not others:
         return _verify_all(state, plan.verification, tokens, results)
@@ -126,7 +126,7 @@ def _admit(state: SchedulerState, admission: Admission) -> None:
     """Move a request from the queues to the running queue."""
     row = admission.row
     _leave_queues(state, row)
-    state.preempted.discard(row.id)
+    state.noted.preempted.discard(row.id)
     _take_blocks(state, row, admission.hits, admission.fresh)
     row.slot = state.slots.take(row.blocks, row.outputs, row.request.max_tokens)
     row.computed = admission.computed
@@ -484,7 +484,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     state.running.remove(victim)
     _give_back(state, victim)
     state.queue.put_front(victim.again(outputs))
-    state.preempted.add(victim.id)
+    state.noted.preempted.add(victim.id)
 
 
 def remove(state: SchedulerState, request: RequestState) -> None:
@@ -492,8 +492,7 @@ def remove(state: SchedulerState, request: RequestState) -> None:
 
     Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
     """
-    state.unreported.add(request.id)
-    state.preempted.discard(request.id)
+    state.noted.has_left(request.id)
     if request.slot >= 0:
         state.running.remove(request)
     else:

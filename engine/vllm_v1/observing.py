@@ -203,9 +203,9 @@ class Observer:
             draining=draining,
             finished=with_new_names(last.finished if last else frozenset(), now.finished),
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
-            unreported=frozenset(now.unreported),
+            unreported=frozenset(now.noted.unreported),
             unanswered=now.unanswered,
-            preempted=frozenset(now.preempted),
+            preempted=frozenset(now.noted.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
         )
         self._state = last if last is not None and _is_same(last, state) else state

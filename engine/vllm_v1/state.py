@@ -14,6 +14,23 @@ from spec.vllm_v1.config import Scheduling, VllmV1Config
 
 
 @define(eq=False)
+class Noted:
+    """Ids of requests, for reports and statistics.
+
+    - `unreported`: they left since the last step.
+    - `preempted`: they were preempted and have not run since.
+    """
+
+    unreported: set[str] = field(factory=set)
+    preempted: set[str] = field(factory=set)
+
+    def has_left(self, request_id: str) -> None:
+        """The next step reports the request."""
+        self.unreported.add(request_id)
+        self.preempted.discard(request_id)
+
+
+@define(eq=False)
 class SchedulerState(state.SchedulerState[RequestState]):
     """Everything that planning reads and applying a plan changes.
 
@@ -21,8 +38,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
       were looked at when their load had ended. `running`: the running queue.
     - `draining`: have left; their blocks are still being written to by a load, or sent.
     - `arrivals`: requests that have arrived so far.
-    - `unreported`: ids of requests that left since the last step.
-    - `preempted`: ids of those that were preempted and have not run since.
+    - `noted`: what reports and statistics need to know of requests.
     - `lost`: requests whose load failed; their external tokens are not offered again.
     - `planned`: called when a step's decisions have been applied and nothing is computed yet.
     """
@@ -34,8 +50,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     skipped: list[RequestState] = field(factory=list)
     draining: list[RequestState] = field(factory=list)
     arrivals: int = 0
-    unreported: set[str] = field(factory=set)
-    preempted: set[str] = field(factory=set)
+    noted: Noted = field(factory=Noted)
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
     # Copies of configuration values that every step reads.
