@@ -410,6 +410,21 @@ SCENES = {
         answers={"a": 2, "b": 1},
         num_blocks=3,
     ),
+    "given_back_after_its_turn": vllm_v1_scene(
+        "0.33.0 beside a step in flight: a request lacks a block at its turn; later in the step a"
+        " failed load gives one back",
+        asks("a", 2, 1),
+        asks("b", 1, 5, priority=-1),
+        **{"block_size": 1, "num_blocks": 6, "max_model_len": 7, "max_num_batched_tokens": 8},
+        num_speculative_tokens=1,
+        right_drafts={"a": "0", "b": "0"},
+        connector=Connector.ASYNC,
+        external={"a": External(1, every=3, fails=True)},
+        scheduling=Scheduling.PRIORITY,
+        reserve_full_prompt=False,
+        steps_in_flight=1,
+        release=Release.V0_33_0,
+    ),
     "still_in_progress": vllm_v1_scene(
         "by priority: a request that has lost its load and waits for two blocks keeps a more urgent"
         " one from loading into the only one",

@@ -3,7 +3,7 @@
 The machine has a closed form for most of this; here it is what the words mean.
 """
 
-from collections import abc
+from collections import Counter, abc
 
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Flight, Sequence, State, Step
@@ -138,7 +138,7 @@ def held_up(ctx: Context, step: Step) -> list[str]:
     if not ctx.config.behaviour.spares_in_flight:
         return []
     running = [row for row in step.before.running if row.id not in step.preempted]
-    free, budget = len(step.planned.pool.free), token_limit(ctx.config)
+    free, budget = _free_after_turns(step, running), token_limit(ctx.config)
     for place, row in enumerate(running):
         due = positions_due(ctx, step, row, budget)
         budget -= step.scheduled.get(row.id, 0)
@@ -148,6 +148,18 @@ def held_up(ctx: Context, step: Step) -> list[str]:
             is_spared = is_written(ctx, step.before, victim.id)
             return [other.id for other in running[place:]] if is_spared else []
     return []
+
+
+def _free_after_turns(step: Step, running: abc.Iterable[Sequence]) -> int:
+    """Free blocks when each of these running requests has had its turn, and no other request."""
+    # A load that has failed may give blocks back later in the step.
+    tables = {row.id: row.blocks for row in step.planned.running}
+    taken = sum(len(tables[row.id]) - len(row.blocks) for row in running)
+    victims = [row for row in step.before.running if row.id in step.preempted]
+    given_back = Counter(block for row in victims for block in row.blocks)
+    holders = step.before.pool.references
+    freed = sum(holders[block] == count for block, count in given_back.items())
+    return len(step.before.pool.free) + freed - taken
 
 
 def receivers(step: Step) -> abc.Sequence[Sequence]:
