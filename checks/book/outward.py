@@ -75,6 +75,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "refund of a priority victim": 658,
                 "KV connector": 830,
                 "prefix cache statistics": 1076,
+                "structured output": 2146,
                 "choice of the victim": 643,
                 "deferred frees": 2430,
             },

@@ -79,8 +79,10 @@ class SchedulerDriver(Driver):
 
     `own`: the sampled tokens of each request of the batch, without END_OF_SEQUENCE. `contents`: by
     block hash, the request and the block index. `hashed`: the number of blocks of each request in
-    `contents`, until it has left.
+    `contents`, until it has left. `pooling`: what is asked of a model that pools, else None.
     """
+
+    pooling: Any = None
 
     def begin(self, scheduler: Any, block_size: int) -> None:
         """Begin an episode with this scheduler."""
@@ -93,24 +95,27 @@ class SchedulerDriver(Driver):
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `EngineCore.add_request` does."""
+        self.arrivals += 1
+        request = self.arrived[request_id] = self.new_request(request_id)
+        self.scheduler.add_request(request)
+
+    def new_request(self, request_id: str) -> Any:
+        """A request as the engine makes it."""
         line = self.requests[request_id]
         params = SamplingParams(max_tokens=line["max_tokens"], temperature=0.0)
         end: Json = {"eos_token_id": END_OF_SEQUENCE} if IS_OLD else {}
         if not IS_OLD:
             params._eos_token_id = END_OF_SEQUENCE
-        self.arrivals += 1
-        request = Request(
+        return Request(
             request_id,
             line["prompt"],
-            params,
-            None,
+            None if self.pooling else params,
+            self.pooling,
             arrival_time=float(self.arrivals),
             priority=line.get("priority", 0),
             block_hasher=get_request_block_hasher(self.block_size, sha256),
             **end,
         )
-        self.arrived[request_id] = request
-        self.scheduler.add_request(request)
 
     def abort(self, request_id: str) -> None:
         """Abort a request, as `EngineCore.abort_requests` does."""

@@ -23,12 +23,15 @@ from vllm_driver import IS_OLD, MINOR, VERSION, SchedulerDriver, engine_config, 
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.pooling_params import PoolingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
@@ -37,6 +40,7 @@ UNDESCRIBED = {
     "sends": [False],
     "num_speculative_tokens": [0],
     "steps_in_flight": [0],
+    "pooling": [False],
 }  # they differ in other releases
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
@@ -45,10 +49,11 @@ HELLO = {
         **{"release": [VERSION], "steps_in_flight": [0, 1]},
         **{"late_lookups": [False, True], "sends": [False, True]},
         "oversized": ["refused", "queued"],
+        "pooling": [False, True],
     },
     "abilities": [
         *("abort", "abort_gone", "abort_running", "ends"),
-        *("fewer_drafts", "lookups", "order"),
+        *("fewer_drafts", "grammars", "lookups", "order"),
     ],
     "left_out": [],
 }
@@ -92,6 +97,25 @@ def configure(base: Any, config: Json) -> None:
     base.scheduler_config.policy = config["scheduling"]
     base.scheduler_config.async_scheduling = config["steps_in_flight"] > 0
     base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
+    base.model_config.runner_type = "pooling" if config.get("pooling", False) else "generate"
+
+
+@StructuredOutputGrammar.register
+class AnyGrammar:
+    """A grammar that allows every token: the script says which tokens are sampled."""
+
+    def accept_tokens(self, _request_id: str, _tokens: list[int]) -> bool:
+        """Take the tokens."""
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """The tokens, of which none is forbidden."""
+        return tokens
+
+    def ignore(self, *_: Any) -> None:
+        """Ignore all other calls."""
+
+    rollback = fill_bitmask = is_terminated = reset = ignore
 
 
 class ScriptedConnector:
@@ -182,8 +206,10 @@ class VllmV1(SchedulerDriver):
         """Begin an episode; an error of the release is its refusal of the configuration."""
         configure(self.base, config)
         size, outputs = config["block_size"], StructuredOutputManager(self.base)
+        outputs.grammar_bitmask = lambda *_: None
         cache = kv_cache(config["num_blocks"], size)
         self.steps_in_flight = config["steps_in_flight"]
+        self.pooling = PoolingParams(task="embed") if config.get("pooling", False) else None
         kind = AsyncScheduler if self.steps_in_flight else Scheduler
         self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
         self.flights: deque[tuple[Any, Json]] = deque()
@@ -216,6 +242,9 @@ class VllmV1(SchedulerDriver):
     def change(self) -> bool:
         """Apply arrivals, aborts and what the connector does between two steps; true if any did."""
         is_changed = super().change()
+        for request_id in self.action.get("compiled", ()):
+            self.arrived[request_id].structured_output_request.grammar = AnyGrammar()
+            is_changed = True
         if self.connector is None or not self.scheduler.has_requests():
             return is_changed  # the engine core, which takes the connector's reports, is not called
         answered = self.action.get("answered", ())
@@ -223,6 +252,14 @@ class VllmV1(SchedulerDriver):
         is_changed = is_changed or bool(answered)
         loads = self.connector.is_async and self.end_loads(self.connector)
         return self.end_sends(self.connector) or loads or is_changed
+
+    def new_request(self, request_id: str) -> Any:
+        """The request; one with a grammar waits until the script says that this is ready."""
+        request = super().new_request(request_id)
+        if self.requests[request_id].get("grammar", False):
+            request.structured_output_request = StructuredOutputRequest(params=None)
+            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        return request
 
     def run(self) -> Json:
         """One step of the engine core."""
@@ -250,7 +287,7 @@ class VllmV1(SchedulerDriver):
             if request_id in record["drafts"]
         }
         answer = runner_output(sampled, self.lost_in_step())
-        record |= self.update(scheduled, answer)
+        record |= self.pooled(scheduled, answer) if self.pooling else self.update(scheduled, answer)
         unseen = self.failed.union(self.action.get("abort_running", ()))
         record["accepted"] = {
             request_id: n for request_id, n in accepted.items() if request_id not in unseen
@@ -261,6 +298,14 @@ class VllmV1(SchedulerDriver):
         record["proposed"] = self.propose_drafts(list(sampled))
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
+
+    def pooled(self, scheduled: Any, answer: Any) -> Json:
+        """Update the scheduler with results that are no tokens; each counts as a token sampled."""
+        has_result = [bool(tokens) for tokens in answer.sampled_token_ids]
+        answer.pooler_output = [torch.zeros(1) if has else None for has in has_result]
+        answer.sampled_token_ids = []
+        record = self.update(scheduled, answer)
+        return record | {"outputs": {id_: self.own[id_] for id_ in record["finished"]}}
 
     def step_with_batch_queue(self) -> Json:
         """Schedule a step, then update the scheduler with the results of the oldest in flight.
@@ -480,7 +525,13 @@ class VllmV1(SchedulerDriver):
             "reported": sorted(scheduled.finished_req_ids),
             "external": {} if self.connector is None else dict(self.connector.brought),
             **(self.lookups() if "lookups" in self.hello["abilities"] else {}),
+            **({"masked": self.masked(scheduled)} if "grammars" in self.hello["abilities"] else {}),
         }
+
+    def masked(self, scheduled: Any) -> list[str]:
+        """The requests for whose tokens the step asks their grammars."""
+        asked = self.scheduler.get_grammar_bitmask(scheduled)
+        return [] if asked is None else list(asked.structured_output_request_ids)
 
     def lookups(self) -> Json:
         """What the requests that began in the step asked the caches for, and found."""
@@ -530,16 +581,17 @@ class VllmV1(SchedulerDriver):
         """The row of a request.
 
         A preempted request keeps the flag of an unfinished prompt, which has no effect until it
-        runs again.
+        runs again. The result of a model that pools counts as a token.
         """
         is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
         awaits = not request.is_finished()
         placeholders = getattr(request, "num_output_placeholders", 0) if awaits else 0
+        has_result = self.pooling and request.status == RequestStatus.FINISHED_STOPPED
         sends = self.connector is not None and request.request_id in self.connector.sending
         return {
             "id": request.request_id,
             "computed": request.num_computed_tokens,
-            "generated": request.num_output_tokens,
+            "generated": 1 if has_result else request.num_output_tokens,
             "drafts": 0 if request.is_finished() else len(request.spec_token_ids),
             **({"placeholders": placeholders} if placeholders else {}),
             "load": self.load_state(request),

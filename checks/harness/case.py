@@ -67,14 +67,15 @@ class _Held:
 class _Surroundings:
     """The surroundings of a scheduler, as files write them.
 
-    `sends`, `answers`: by request, of which number the steps are multiples before which its blocks
-    are sent, or its lookup is answered.
+    `sends`, `answers`, `grammars`: by request, of which number the steps are multiples before which
+    its blocks are sent, its lookup is answered, or its grammar is ready.
     """
 
     right_drafts: Mapping[str, str] = field(factory=dict)
     external: Mapping[str, _Held] = field(factory=dict)
     sends: Mapping[str, int] = field(factory=dict)
     answers: Mapping[str, int] = field(factory=dict)
+    grammars: Mapping[str, int] = field(factory=dict)
 
 
 def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> 
                 raise TraceError(place, what, "digits 0 and 1, and - for no draft")
             if name == "external" and what.get("every", 1) < 1:
                 raise TraceError(joined(place, "every"), what["every"], "1 or more")
-            if name in ("sends", "answers") and what < 1:
+            if name in ("sends", "answers", "grammars") and what < 1:
                 raise TraceError(place, what, "1 or more")
     return said
 
@@ -154,6 +155,13 @@ def with_all_drafts(case: Case) -> Case:
     right = case.surroundings.get("right_drafts", {})
     drafts = {"right_drafts": {id_: all_of(text) for id_, text in right.items()}} if right else {}
     return evolve(case, requests=tuple(requests), surroundings={**case.surroundings, **drafts})
+
+
+def without_grammars(case: Case) -> Case:
+    """The case in which no request has a grammar."""
+    requests = tuple(evolve(request, grammar=False) for request in case.requests)
+    others = {name: what for name, what in case.surroundings.items() if name != "grammars"}
+    return evolve(case, requests=requests, surroundings=others)
 
 
 def _changed_keys(config: PolicyConfig) -> dict[str, Any]:

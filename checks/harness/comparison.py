@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checks.harness.case import Case, with_all_drafts
+from checks.harness.case import Case, with_all_drafts, without_grammars
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import event_kinds, event_pairs
 from checks.harness.difference import Divergence, KnownDifference
@@ -66,6 +66,7 @@ def compare(system: System, case: Case, terms: Terms, script: AnyScript | None =
         WorkloadError: a request can never be served.
         DriverError: a driver process violates the protocol, or fails itself.
     """
+    case = within_abilities(system, case)
     script = script or script_of(system, case, terms)
     if terms.rules_only:
         return judged_by_rules(system, script)
@@ -75,12 +76,20 @@ def compare(system: System, case: Case, terms: Terms, script: AnyScript | None =
     return run.episode
 
 
+def within_abilities(system: System, case: Case) -> Case:
+    """The case without what the system cannot be told."""
+    if case.path:
+        return case
+    if not can(system, "fewer_drafts"):
+        case = with_all_drafts(case)
+    return case if can(system, "grammars") else without_grammars(case)
+
+
 def script_of(system: System, case: Case, terms: Terms) -> AnyScript:
     """The actions of the case that the system supports, and the reference's steps."""
     if case.path:
         return path_script(case)
-    if not can(system, "fewer_drafts"):
-        case = with_all_drafts(case)
+    case = within_abilities(system, case)
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
     bound = None if terms.rules_only else terms.most_steps

@@ -225,7 +225,8 @@ class RecordDecoder(ABC, Generic[StateT]):
         past |= self.past_before(action)
         if "before" in record:
             return self.state(record["before"], **past)
-        if not (action.arrive or gone or action.lost or action.answered):
+        transfers = (action.lost, action.answered, action.compiled)
+        if not (action.arrive or gone or any(transfers)):
             return last
         return self.as_scripted(action.arrive, gone, past)
 

@@ -25,7 +25,10 @@ from reference.core.guards import GuardError
 from spec.core.errors import WorkloadError
 from spec.core.records import Event
 
-_TRANSFERS = {"loaded": "loaded", "lost": "load_failed", "sent": "sent", "answered": "answered"}
+_TRANSFERS = {
+    **{"loaded": "loaded", "lost": "load_failed", "sent": "sent"},
+    **{"answered": "answered", "compiled": "compiled"},
+}
 """By label, the event in the step after it."""
 _PLAIN = "step"
 

@@ -27,13 +27,13 @@ class Action:
     the scheduler's decision and its update. `ends`: requests that sample the end of sequence; None:
     as their `output_len` says. `accepted`: accepted draft tokens by request, 0 for others; None: as
     the case says. `proposed`: draft tokens for the next step by request, as many as configured for
-    others. `loaded`, `lost`: requests whose load of external keys and values has succeeded
-    or failed before the step, or in it if loads are synchronous. `sent`: requests that have left
-    and whose blocks have been sent before the step. `answered`: requests of which the connector
-    says before the step what it has. `time`: the simulated clock at the
-    begin of the step. `skipped`: idle steps before this one that are counted and not taken.
-    `earlier`: the driver's step after the same actions in another episode; an equal record is not
-    decoded again, and the step is that one.
+    others. `loaded`, `lost`: requests whose load of external keys and values has succeeded or
+    failed before the step, or in it if loads are synchronous. `sent`: requests that have left and
+    whose blocks have been sent before the step. `answered`: requests of which the connector says
+    before the step what it has. `compiled`: requests whose grammars are ready before the step.
+    `time`: the simulated clock at the begin of the step. `skipped`: idle steps before this one that
+    are counted and not taken. `earlier`: the driver's step after the same actions in another
+    episode; an equal record is not decoded again, and the step is that one.
     """
 
     arrive: tuple[str, ...] = ()
@@ -46,13 +46,15 @@ class Action:
     lost: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
     time: float = 0.0
     skipped: int = 0
     earlier: "Taken | None" = field(default=None, eq=False, repr=False)
 
     def as_json(self) -> Json:
         """The action in the line protocol, without empty fields."""
-        listed = ("arrive", "abort", "abort_running", "loaded", "lost", "sent", "answered")
+        clients = ("arrive", "abort", "abort_running")
+        listed = (*clients, "loaded", "lost", "sent", "answered", "compiled")
         fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
             fields["accepted"] = dict(self.accepted)
@@ -109,12 +111,12 @@ class Hello:
 
     `release`: of the scheduler under test. `config`: the supported values of each configuration key
     that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `fewer_drafts`
-    (actions say how many drafts are proposed), `lookups` (steps report what newcomers asked the
-    caches for and found), `order` (steps report the order of block allocations and preemptions),
-    `refusal` (steps report the rule that kept a request waiting), `tensors` and, for systems in
-    this process, `abort_gone` (aborts of requests that have left) and `events` (steps report their
-    transitions). `unreported`: fields that its steps leave out, named as in
-    `checks.harness.unreported`.
+    (actions say how many drafts are proposed), `grammars` (requests may have one), `lookups` (steps
+    report what newcomers asked the caches for and found), `order` (steps report the order of block
+    allocations and preemptions), `refusal` (steps report the rule that kept a request waiting),
+    `tensors` and, for systems in this process, `abort_gone` (aborts of requests that have left) and
+    `events` (steps report their transitions). `unreported`: fields that its steps leave out, named
+    as in `checks.harness.unreported`.
     """
 
     name: str
@@ -171,7 +173,7 @@ class Scheduler(Protocol[StepT]):
 
 
 ENGINE, REFERENCE = "engine", "reference"
-ABILITIES_HERE = frozenset({"abort", "abort_gone", "ends", "events", "fewer_drafts"})
+ABILITIES_HERE = frozenset({"abort", "abort_gone", "ends", "events", "fewer_drafts", "grammars"})
 
 
 @frozen(eq=False)

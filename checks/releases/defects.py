@@ -98,7 +98,7 @@ def _steps(recording: Recording, broken: dict[int, list[str]]) -> Iterator[str]:
 def _happened(action: Json) -> Iterator[str]:
     verbs = {"arrive": "arrives", "abort": "aborted", "abort_running": "aborted while it runs"}
     verbs |= {"loaded": "has loaded", "lost": "loses its load", "sent": "is sent"}
-    verbs |= {"answered": "is answered by the connector"}
+    verbs |= {"answered": "is answered by the connector", "compiled": "has its grammar"}
     for kind, verb in verbs.items():
         for request_id in action.get(kind, ()):
             yield f"{request_id} {verb}"

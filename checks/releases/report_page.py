@@ -119,6 +119,7 @@ _SAYS = {
     "lost": "in step {step} the keys and values of {} turn out not to come",
     "sent": "before step {step} the keys and values of {} have been sent",
     "answered": "before step {step} the connector says what it has of {}",
+    "compiled": "before step {step} the grammar of {} is ready",
     "accepted": "in step {step} these drafts are right: {}",
     "proposed": "after step {step} these drafts are proposed, fewer than configured: {}",
 }

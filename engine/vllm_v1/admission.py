@@ -28,12 +28,12 @@ from spec.vllm_v1.records import Load
 def plan_admissions(draft: Draft) -> None:
     """Admit requests from the heads of the queues until one is refused.
 
-    Requests that load, or of which the connector has not said what it has, are passed over.
+    Requests that load, or that are held back, are passed over.
     """
     config = draft.state.config
     for row in _in_turn(draft.state):
         draft.refusal = no_room(config, draft.budget, draft.running)
-        if draft.refusal is None and row.unanswered:
+        if draft.refusal is None and row.is_held_back:
             draft.defer(row)
         elif draft.refusal is None and row.load is not Load.LOADING:
             draft.refusal = _considered(draft, row)

@@ -550,6 +550,17 @@ def answer(state: SchedulerState, request_id: str) -> bool:
     return True
 
 
+def compiled(state: SchedulerState, request_id: str) -> bool:
+    """Note that a request's grammar is ready; False if it was."""
+    if request_id not in state.noted.compiling:
+        return False
+    state.noted.compiling.discard(request_id)
+    row = state.find(request_id)
+    if row is not None:
+        row.compiling = False
+    return True
+
+
 def end_send(state: SchedulerState, request_id: str) -> bool:
     """End the send of a request that has left; False if its blocks are not sent."""
     for row in state.draining:

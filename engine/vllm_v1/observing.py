@@ -27,11 +27,20 @@ class StepObserver(observing.StepObserver["Observer"]):
         super().__init__(Observer(scheduler))
         self._config = scheduler.state.config
         self._planned: State = self._before
+        self._with_grammar: set[str] = set()
         scheduler.state.planned = self._see_planned
 
     def _see_planned(self) -> None:
         """Note the state between the decisions and the results."""
         self._planned = self._observer.state()
+        self._with_grammar = self._observer.with_grammar()
+
+    def _asking_grammars(self, scheduled: Mapping[str, int]) -> set[str]:
+        """The requests with a grammar that sample."""
+        if not self._with_grammar:
+            return set()
+        rows = (row for row in self._planned.running if row.id in self._with_grammar)
+        return {row.id for row in rows if row.computed + scheduled.get(row.id, 0) >= row.tokens}
 
     def end(
         self,
@@ -53,13 +62,15 @@ class StepObserver(observing.StepObserver["Observer"]):
         admissions = [turn for turn in plan.turns if isinstance(turn, Admission)]
         asking = _asking(plan)
         resumed = [move for move in asking if move.row.id in before.preempted]
+        scheduled = dict.fromkeys(batch, 1) | {name: turn.new for name, turn in turns.items()}
+        masked = self._asking_grammars(scheduled)
         return Step(
             index=index,
             time=time,
             before=before,
             planned=planned,
             after=after,
-            scheduled=dict.fromkeys(batch, 1) | {name: turn.new for name, turn in turns.items()},
+            scheduled=scheduled,
             drafts={name: turn.drafts for name, turn in turns.items() if turn.drafts},
             admitted=tuple(turn.row.id for turn in admissions),
             external={turn.row.id: turn.external for turn in admissions if turn.external},
@@ -70,6 +81,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             statistics=_statistics(after),
             lookups=_lookups([move for move in asking if move not in resumed], self._config),
             resumed_lookups=_lookups(resumed, self._config),
+            masked=tuple(name for name in scheduled if name in masked),
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
@@ -205,11 +217,16 @@ class Observer:
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
             unreported=frozenset(now.noted.unreported),
             unanswered=now.unanswered,
+            compiling=frozenset(now.noted.compiling),
             preempted=frozenset(now.noted.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
         )
         self._state = last if last is not None and _is_same(last, state) else state
         return self._state
+
+    def with_grammar(self) -> set[str]:
+        """The running requests with a grammar."""
+        return {row.id for row in self._scheduler.running.rows if row.request.grammar}
 
     def _described(self, request: RequestState) -> Sequence:
         """The record of a request that does not wait; the same object if unchanged."""
@@ -253,6 +270,7 @@ def _is_same(state: State, other: State) -> bool:
         and state.lost is other.lost
         and state.unreported == other.unreported
         and state.unanswered == other.unanswered
+        and state.compiling == other.compiling
         and state.preempted == other.preempted
         and state.skipped == other.skipped
         and state.running == other.running

@@ -57,9 +57,9 @@ def plan_verification(state: SchedulerState) -> Verification | None:
         return None
     config, drafts, longest = state.config, verifying.drafts, verifying.longest
     new = 1 + drafts
-    threshold, length = state.threshold, config.max_model_len
+    threshold, positions = state.threshold, config.most_positions
     budget = state.budget - new * (len(verifying.rows) - 1)  # of the last one
-    if running_tokens(longest + 1, drafts, longest, threshold, budget, length) != new:
+    if running_tokens(longest + 1, drafts, longest, threshold, budget, positions) != new:
         return None
     rows, wanted = verifying.rows, dict[int, int]()
     for place in verifying.crowded(new + config.num_lookahead_tokens):
@@ -111,9 +111,9 @@ def _new_tokens(draft: Draft, row: RequestState) -> int:
     """Tokens that the row computes."""
     if row.start is not None:
         return 1
-    threshold, length = draft.threshold, draft.state.config.max_model_len
+    threshold, positions = draft.threshold, draft.state.config.most_positions
     return int(
-        running_tokens(row.tokens, row.drafts, row.computed, threshold, draft.budget, length)
+        running_tokens(row.tokens, row.drafts, row.computed, threshold, draft.budget, positions)
     )
 
 

@@ -47,7 +47,17 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         newcomer.external, newcomer.if_lost = external, if_lost
         newcomer.unanswered = self.state.config.late_lookups
         self.state.arrivals += 1
+        if request.grammar:
+            self._compile(newcomer)
         return newcomer
+
+    def _compile(self, newcomer: RequestState) -> None:
+        """The newcomer waits for its grammar, up to 0.28.0 before those that wait."""
+        newcomer.compiling = True
+        self.state.noted.compiling.add(newcomer.id)
+        if not self.state.config.behaviour.holders_first:
+            self.state.queue.remove(newcomer)
+            self.state.skip(newcomer)
 
     def end_load(self, request_id: str, failed: bool = False) -> bool:
         """The connector reports a load; False if the request does not load."""
@@ -58,6 +68,11 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """The connector says what it has of a request; False if that is known."""
         self._planned = None
         return apply.answer(self.state, request_id)
+
+    def compiled(self, request_id: str) -> bool:
+        """A request's grammar is ready; False if it was."""
+        self._planned = None
+        return apply.compiled(self.state, request_id)
 
     def end_send(self, request_id: str) -> bool:
         """The connector has sent a request's blocks, or given it up; False if it sends none."""

@@ -102,6 +102,10 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         """The connector says what it has of a request; False if that is known."""
         return self.scheduler.answer(request_id)
 
+    def compiled(self, request_id: str) -> bool:
+        """A request's grammar is ready; False if it was."""
+        return self.scheduler.compiled(request_id)
+
     def end_send(self, request_id: str) -> bool:
         """The connector has sent a request's blocks, or given it up; False if it sends none."""
         return self.scheduler.end_send(request_id)

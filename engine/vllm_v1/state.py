@@ -19,15 +19,18 @@ class Noted:
 
     - `unreported`: they left since the last step.
     - `preempted`: they were preempted and have not run since.
+    - `compiling`: their grammars are not ready.
     """
 
     unreported: set[str] = field(factory=set)
     preempted: set[str] = field(factory=set)
+    compiling: set[str] = field(factory=set)
 
     def has_left(self, request_id: str) -> None:
         """The next step reports the request."""
         self.unreported.add(request_id)
         self.preempted.discard(request_id)
+        self.compiling.discard(request_id)
 
 
 @define(eq=False)

@@ -106,6 +106,13 @@ def seconds(field: str, value: object, most: float = MOST_SECONDS, unit: str = "
     raise WorkloadError(field, brief(value), f"a number of {unit} from 0 to {most}")
 
 
+def truth(field: str, value: object) -> bool:
+    """`value`, if it is true or false."""
+    if isinstance(value, bool):
+        return value
+    raise WorkloadError(field, brief(value), "true or false")
+
+
 def number(field: str, value: object, unit: str) -> float:
     """`value`, if it is a finite number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_NUMBER:

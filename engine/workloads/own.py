@@ -15,6 +15,7 @@ from engine.workloads.checked import (
     seconds,
     text,
     token_ids,
+    truth,
     whole,
 )
 from spec.core.errors import WorkloadError
@@ -38,6 +39,7 @@ KEYS = (
     "external",
     "external_if_lost",
     "right_drafts",
+    "grammar",
     "after",
 )
 
@@ -97,6 +99,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
             "external_if_lost", entry.get("external_if_lost", 0), 0, external, "tokens, as external"
         ),
         right_drafts=_right_drafts(entry),
+        grammar=truth("grammar", entry.get("grammar", False)),
         after=text("after", entry["after"]) if "after" in entry else None,
     )
 

@@ -51,6 +51,10 @@ class VllmV1Machine(ReferenceMachine[Context, State]):
         """The connector says between two steps what it has of a request."""
         return transitions.answer(self.ctx, state, request_id)
 
+    def compiled(self, state: State, request_id: str) -> State:
+        """A grammar is ready between two steps."""
+        return transitions.compiled(self.ctx, state, request_id)
+
     def end_send(self, state: State, request_id: str) -> State:
         """The blocks of a request that has left are sent between two steps."""
         return transitions.end_send(self.ctx, state, request_id)

@@ -74,6 +74,7 @@ def scheduler_step(
         statistics=statistics(results.state),
         lookups=plan.lookups,
         resumed_lookups=plan.resumed_lookups,
+        masked=masked(ctx, plan),
         outputs=results.outputs,
         accepted=results.accepted,
         proposed=results.proposed,
@@ -89,6 +90,16 @@ def schedule(ctx: Context, state: State) -> Plan:
     threshold = ctx.config.threshold_among(len(state.present))
     plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget, threshold)
     return _waiting_unless_preempted(ctx, schedule_running(ctx, plan))
+
+
+def masked(ctx: Context, plan: Plan) -> tuple[str, ...]:
+    """The requests with a grammar whose tokens will all be computed: they sample."""
+    rows = {row.id: row for row in plan.state.running if ctx.requests[row.id].grammar}
+    return tuple(
+        id_
+        for id_, count in plan.scheduled.items()
+        if id_ in rows and rows[id_].computed + count >= rows[id_].tokens + rows[id_].placeholders
+    )
 
 
 def statistics(state: State) -> Statistics:
@@ -112,7 +123,7 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
         if row.id in plan.preempted or (row.placeholders and _is_last_in_flight(ctx, row)):
             continue
         behind = (row.tokens + row.placeholders, row.drafts, row.computed)
-        new = int(running_tokens(*behind, threshold, plan.budget, config.max_model_len))
+        new = int(running_tokens(*behind, threshold, plan.budget, config.most_positions))
         if new <= 0:
             continue
         plan = _make_room(ctx, plan, row, new)
@@ -168,15 +179,15 @@ def _waiting_unless_preempted(ctx: Context, plan: Plan) -> Plan:
 def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
     """Requests are admitted from the heads of the queues until one is refused.
 
-    A request that loads is passed over and stays in front of the queue; so is one of which the
-    connector has not said what it has, in 0.33.0 at its place in the queue.
+    A request that loads is passed over and stays in front of the queue; so is one that is held
+    back for its grammar or for the connector's answer, in 0.33.0 at its place in the queue.
     """
     while plan.refusal is None and (row := next_in_queue(ctx, plan.state)) is not None:
         if plan.budget == 0:
             plan = evolve(plan, refusal="V1-BUD-1")
         elif len(plan.state.running) >= ctx.config.max_num_seqs:
             plan = evolve(plan, refusal="V1-SEQ-1")
-        elif row.load is Load.LOADING or row.id in plan.state.unanswered:
+        elif row.load is Load.LOADING or row.id in plan.state.held_back:
             plan = transitions.pass_over(ctx, plan, row)
         else:
             plan = _consider(ctx, plan, row)
@@ -192,8 +203,8 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
 
 def _stays_in_front(ctx: Context, state: State, row: Sequence) -> bool:
     """True if a request that was passed over is looked at before those that wait."""
-    is_unanswered = row.id in state.unanswered and not ctx.config.behaviour.holders_first
-    return row.load is Load.LOADING or is_unanswered
+    is_held_back = row.id in state.held_back and not ctx.config.behaviour.holders_first
+    return row.load is Load.LOADING or is_held_back
 
 
 def next_in_queue(ctx: Context, state: State) -> Sequence | None:

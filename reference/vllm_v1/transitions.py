@@ -77,7 +77,10 @@ class Plan:
 
 
 def arrive(ctx: Context, state: State, request_id: str) -> State:
-    """A client hands in a request: it goes to its place in the waiting queue."""
+    """A client hands in a request: it goes to its place in the waiting queue.
+
+    Up to 0.28.0 one whose grammar is to be compiled goes to those that were passed over.
+    """
     # guard
     require_new(state, request_id, "V1-LIF-1")
     # effect
@@ -87,9 +90,14 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
         prompt_len=ctx.requests[request_id].prompt_len,
         arrival=len(state.present) + len(state.finished) + len(state.aborted) if by_priority else 0,
     )
-    unanswered = state.unanswered | ({request_id} if ctx.config.late_lookups else set())
-    waiting = queued(ctx, (*state.waiting, newcomer))
-    return evolve(state, waiting=waiting, unanswered=unanswered)
+    if ctx.config.late_lookups:
+        state = evolve(state, unanswered=state.unanswered | {request_id})
+    if not ctx.requests[request_id].grammar:
+        return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
+    state = evolve(state, compiling=state.compiling | {request_id})
+    if ctx.config.behaviour.holders_first:
+        return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
+    return evolve(state, skipped=queued(ctx, (*state.skipped, newcomer)))
 
 
 def answer(_ctx: Context, state: State, request_id: str) -> State:
@@ -98,6 +106,14 @@ def answer(_ctx: Context, state: State, request_id: str) -> State:
     require(request_id in state.unanswered, "answer", "V1-EXT-13")
     # effect
     return evolve(state, unanswered=state.unanswered - {request_id})
+
+
+def compiled(_ctx: Context, state: State, request_id: str) -> State:
+    """The grammar of a request is ready."""
+    # guard
+    require(request_id in state.compiling, "compiled", "V1-STR-1")
+    # effect
+    return evolve(state, compiling=state.compiling - {request_id})
 
 
 def queued(ctx: Context, queue: Queue) -> Queue:
@@ -131,6 +147,7 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
         without(state, leaver.id),
         unreported=state.unreported | {leaver.id},
         unanswered=state.unanswered - {leaver.id},
+        compiling=state.compiling - {leaver.id},
         preempted=state.preempted - {leaver.id},
     )
     load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE

@@ -135,8 +135,9 @@ class Request:
     encoder reads first; `external`: tokens at its beginning that a connector has,
     `external_if_lost`: those of them that come although the load is lost; `right_drafts`: which of
     its tokens a drafter foresees, as ones and zeros that repeat themselves ("110": the first two of
-    every three), with "-" for a token that it proposes nothing for, None: as is configured. Only
-    some schedulers serve the last six.
+    every three), with "-" for a token that it proposes nothing for, None: as is configured;
+    `grammar`: its output must follow a grammar, which is compiled after its arrival. Only some
+    schedulers serve the last seven.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
@@ -157,6 +158,7 @@ class Request:
     external: int = 0
     external_if_lost: int = 0
     right_drafts: str | None = None
+    grammar: bool = False
     after: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -236,6 +238,7 @@ _RARELY_SERVED = {
     "external": 0,
     "external_if_lost": 0,
     "right_drafts": None,
+    "grammar": False,
 }
 
 

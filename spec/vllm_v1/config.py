@@ -75,6 +75,8 @@ class VllmV1Config(PolicyConfig):
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
     - `steps_in_flight`: steps that are planned before the results of the one before them are
       known: 0, or 1 (asynchronous scheduling).
+    - `pooling`: the model pools: a request has one result, which counts as its only token, and its
+      prompt may be as long as the model.
     - `oversized`: what becomes of a request that the pool can never hold.
     - `release`: which release is followed where they differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
@@ -82,7 +84,8 @@ class VllmV1Config(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
-            one, or a step in flight with what is not modelled beside it.
+            one, drafts or a step in flight of a model that pools, or a step in flight with what is
+            not modelled beside it.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -94,7 +97,13 @@ class VllmV1Config(PolicyConfig):
         "steps_in_flight": 0,
     }
     MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 1}
-    LATER: ClassVar[tuple[str, ...]] = ("steps_in_flight", "late_lookups", "sends", "oversized")
+    LATER: ClassVar[tuple[str, ...]] = (
+        "steps_in_flight",
+        "late_lookups",
+        "sends",
+        "oversized",
+        "pooling",
+    )
 
     policy: str = "vllm-v1"
     block_size: int = 16
@@ -114,6 +123,7 @@ class VllmV1Config(PolicyConfig):
     sends: bool = False
     reserve_full_prompt: bool = True
     steps_in_flight: int = 0
+    pooling: bool = False
     oversized: Oversized = Oversized.REFUSED
     release: Release = Release.V0_28_0
     prefill_time: float = 8.0
@@ -124,6 +134,9 @@ class VllmV1Config(PolicyConfig):
         for name in ("late_lookups", "sends"):
             if getattr(self, name) and self.connector is Connector.NONE:
                 raise ConfigError(name, True, "false without a connector")
+        for name in ("num_speculative_tokens", "steps_in_flight") if self.pooling else ():
+            if (value := getattr(self, name)) != 0:
+                raise ConfigError(name, value, "0 with pooling")
         for name, values in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
@@ -144,6 +157,16 @@ class VllmV1Config(PolicyConfig):
     def behaviour(self) -> Behaviour:
         """The choices of the release that is followed."""
         return BEHAVIOURS[self.release]
+
+    @property
+    def most_positions(self) -> int:
+        """Positions of a running request that may be computed: not the last of the model length.
+
+        The token that is sampled has the last; of a model that pools it is computed, too, from
+        0.33.0 on.
+        """
+        is_whole = self.pooling and self.behaviour.pools_last_position
+        return self.max_model_len if is_whole else self.max_model_len - 1
 
     def threshold_among(self, requests: int) -> int:
         """Most tokens of one request in a step, of so many that are present; 0: no limit."""
@@ -191,15 +214,15 @@ def running_tokens(
     computed: Number,
     threshold: Number,
     budget: Number,
-    max_model_len: Number,
+    positions: Number,
 ) -> Number:
     """New tokens of a running request: all uncomputed ones and drafts, up to the limits.
 
-    Source: vllm-v1, "Token Budget Management"; that the last position of the model length is
-    never computed is vLLM 0.28.0's.
+    `positions`: those that may be computed. Source: vllm-v1, "Token Budget Management"; that the
+    last position of the model length is not computed is vLLM 0.28.0's.
     """
     behind = capped_tokens(tokens + drafts - computed, threshold)
-    return minimum(behind, budget, max_model_len - computed - 1)
+    return minimum(behind, budget, positions - computed)
 
 
 def is_last_in_flight(
@@ -300,7 +323,11 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
             what a connector or a drafter does, and none is configured.
     """
-    refuse_too_long(request, config, serves=("external", "external_if_lost", "right_drafts"))
+    served = ("external", "external_if_lost", "right_drafts", "grammar")
+    if config.pooling and request.max_tokens != 1:
+        raise WorkloadError("max_tokens", request.max_tokens, "1 where the model pools")
+    if not (config.pooling and request.prompt_len == config.max_model_len):
+        refuse_too_long(request, config, served)
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")
     if request.right_drafts is not None and not config.num_speculative_tokens:

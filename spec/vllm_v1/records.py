@@ -98,14 +98,14 @@ class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order. `skipped`: passed over in an earlier step because they load, or up to
-    0.28.0 because they are `unanswered`; looked at again before `waiting`. `draining`: they have
+    0.28.0 because they are `held_back`; looked at again before `waiting`. `draining`: they have
     left, and their blocks are still being written to by a load, or sent. `finished` and `aborted`
     have left; `unreported` of those left since the last step. `unanswered`: the connector has not
-    said yet what it has of them. `preempted`: they were preempted and have not run since. `lost`:
-    whose external keys and values turned out not to be there. `flights`: the steps in flight, the
-    oldest first. `unfilled`: blocks that lookups find, or a request counts as computed, and that
-    are not all computed, each with how many of its first tokens are; None in the states of engines
-    and drivers: only the reference knows.
+    said yet what it has of them. `compiling`: their grammars are not ready. `preempted`: they were
+    preempted and have not run since. `lost`: whose external keys and values turned out not to be
+    there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
+    or a request counts as computed, and that are not all computed, each with how many of its first
+    tokens are; None in the states of engines and drivers: only the reference knows.
     """
 
     pool: BlockPool
@@ -117,6 +117,7 @@ class State:
     aborted: Set[str] = frozenset()
     unreported: frozenset[str] = frozenset()
     unanswered: frozenset[str] = frozenset()
+    compiling: frozenset[str] = frozenset()
     preempted: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
@@ -131,6 +132,11 @@ class State:
     def present(self) -> tuple[Sequence, ...]:
         """Every request that has arrived and has not left."""
         return (*self.queued, *self.running)
+
+    @property
+    def held_back(self) -> frozenset[str]:
+        """Requests that cannot run yet: the connector or a grammar is waited for."""
+        return self.unanswered | self.compiling
 
     @property
     def admitted(self) -> tuple[Sequence, ...]:
@@ -179,7 +185,8 @@ class Step(StepRecord):
     `reported`: the requests that left since the step before. `accepted`: drafts, by request.
     `proposed`: drafts for the next step, by request, of those that sampled and for which the
     drafter has fewer than `num_speculative_tokens`. `lookups`: of the requests that began for the
-    first time; `resumed_lookups`: of those that had been preempted.
+    first time; `resumed_lookups`: of those that had been preempted. `masked`: requests for whose
+    tokens of this step their grammars are asked.
 
     `results_of`: the step in flight whose results came in this one, to which `outputs` and
     `finished` belong; None where none came, and where no step is ever in flight.
@@ -200,6 +207,7 @@ class Step(StepRecord):
     failed_loads: tuple[str, ...] = ()
     lookups: Lookups = Lookups()
     resumed_lookups: Lookups = Lookups()
+    masked: tuple[str, ...] = ()
     results_of: Flight | None = None
 
     @property

@@ -46,6 +46,8 @@ class Behaviour:
     - `trims_at_end`: accepted drafts behind the end of a request do not count as computed.
     - `spares_in_flight`: a request whose blocks would be free only later is not preempted, and
       behind the one that lacks blocks none gets a token.
+    - `pools_last_position`: the last position of the model length may be computed where the model
+      pools and samples nothing for it.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     """
@@ -62,6 +64,7 @@ class Behaviour:
     trims_at_end: bool
     loads_reserve_drafts: bool
     spares_in_flight: bool
+    pools_last_position: bool
 
 
 _V0_11_2 = Behaviour(
@@ -77,6 +80,7 @@ _V0_11_2 = Behaviour(
     trims_at_end=False,
     loads_reserve_drafts=False,
     spares_in_flight=False,
+    pools_last_position=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -90,6 +94,7 @@ _V0_33_0 = evolve(
     trims_at_end=True,
     loads_reserve_drafts=True,
     spares_in_flight=True,
+    pools_last_position=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

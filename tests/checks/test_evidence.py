@@ -148,6 +148,7 @@ REFUTED = {
         "async load, lookahead",
         "oversized",
         "oversized, answer",
+        "pooling",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -158,6 +159,7 @@ REFUTED = {
         "oversized",
         "oversized, answer",
         "in flight, preempted in vain",
+        "pooling",
     ),
     **refuted_vllm_v0.REFUTED,
 }

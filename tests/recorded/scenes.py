@@ -74,7 +74,7 @@ def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **co
     running = config.pop("aborts_while_running", False)
     held = config.pop("external", {})
     external = {request_id: has.as_surroundings() for request_id, has in held.items()}
-    names = ("right_drafts", "answers")
+    names = ("right_drafts", "answers", "grammars")
     around = {"external": external} | {name: config.pop(name, {}) for name in names}
     given = {name: what for name, what in around.items() if what}
     case = Case(VllmV1Config(**V1_SIZES | config), requests, given)
@@ -409,6 +409,36 @@ SCENES = {
         external={"b": External(8)},
         answers={"a": 2, "b": 1},
         num_blocks=3,
+    ),
+    "never_pooled": vllm_v1_scene(
+        "a model that pools: the last token of a prompt as long as the model is never computed",
+        asks("a", 16, 1),
+        asks("b", 3, 1, arrival=1),
+        max_model_len=16,
+        max_num_batched_tokens=8,
+        pooling=True,
+    ),
+    "grammar_overtakes": vllm_v1_scene(
+        "a request with a grammar arrives after another and is served before it; the grammar of a"
+        " cut prompt is not asked",
+        asks("a", 4, 3),
+        asks("b", 3, 2, arrival=1),
+        asks("c", 9, 3, arrival=2, grammar=True),
+        grammars={"c": 2},
+        max_num_seqs=1,
+        max_num_batched_tokens=6,
+    ),
+    "grammar_keeps_its_place": vllm_v1_scene(
+        "the same in 0.33.0, by priority and beside a step in flight: each keeps its place",
+        asks("a", 9, 3, arrival=1, priority=1, grammar=True),
+        asks("b", 3, 2, arrival=1),
+        asks("c", 4, 3, grammar=True),
+        grammars={"a": 2, "c": 1},
+        max_num_seqs=1,
+        max_num_batched_tokens=6,
+        scheduling=Scheduling.PRIORITY,
+        steps_in_flight=1,
+        release=Release.V0_33_0,
     ),
     "given_back_after_its_turn": vllm_v1_scene(
         "0.33.0 beside a step in flight: a request lacks a block at its turn; later in the step a"

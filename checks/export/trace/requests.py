@@ -15,6 +15,7 @@ _USUAL = {
     "encoder_len": 0,
     "external": 0,
     "external_if_lost": 0,
+    "grammar": False,
 }
 
 

@@ -94,6 +94,9 @@ class World:
         if instance.aborts and machine_of(hello.policy).model(instance).loads_between:
             lacks["aborts"] = "order_between_steps"
         events: dict[str, Any] = dict.fromkeys(lacks, frozenset())
+        if "grammars" not in hello.abilities and any(row.grammar for row in instance.requests):
+            lacks["grammar"] = "grammars"
+            events["requests"] = tuple(evolve(row, grammar=False) for row in instance.requests)
         edges = 0 if lacks else instance.edges
         return World(evolve(instance, **events), edges, tuple(lacks.values()))
 

@@ -30,6 +30,7 @@ _ABILITIES = (
     "abort_running",
     "ends",
     "fewer_drafts",
+    "grammars",
     "lookups",
     "order",
     "refusal",

@@ -17,8 +17,9 @@ Then, in the order of time, come
 - `{"step": {…}}`: the fields of the driver's record; `outputs` are tokens or their number. Further
   fields: `seconds`, the duration; `at`, the Unix time of its end; `ended`, requests whose model
   ended them; `abort_running`, clients that left while the model ran; `loaded` and `lost`, whose
-  loads ended before the step; `sent`, whose blocks were sent; `answered`, whose
-  lookups were answered; `block_hashes`, by request, of blocks that became full in it;
+  loads ended before the step; `sent`, whose blocks were sent; `answered`, whose lookups were
+  answered; `compiled`, whose grammars are ready; `block_hashes`, by request, of blocks that became
+  full in it;
 - `{"stopped": "why"}`: the recorder wrote no more.
 """
 
@@ -116,6 +117,7 @@ class Around:
     lost: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
     block_hashes: Mapping[str, tuple[str, ...]] = field(factory=dict)
 
 

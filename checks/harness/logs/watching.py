@@ -306,6 +306,7 @@ class Watch:
             lost=around.lost,
             sent=around.sent,
             answered=around.answered,
+            compiled=around.compiled,
         )
 
     def _learn(self, entry: Logged) -> None:

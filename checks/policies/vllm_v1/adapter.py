@@ -34,10 +34,12 @@ class VllmV1Decoder(StepDecoder[State]):
             present = {row.id for row in self.last.present} | set(action.arrive)
             lost |= present.difference(action.abort).intersection(action.lost)
         asked = action.arrive if self.ctx.config.late_lookups else ()
+        grammars = [id_ for id_ in action.arrive if self.ctx.requests[id_].grammar]
         answered = {*action.abort, *action.answered}
         return {
             "lost": lost,
             "unanswered": self.last.unanswered.union(asked) - answered,
+            "compiling": self.last.compiling.union(grammars) - {*action.abort, *action.compiled},
             "preempted": self.last.preempted.difference(action.abort),
         }
 
@@ -48,6 +50,7 @@ class VllmV1Decoder(StepDecoder[State]):
         return {
             "lost": lost,
             "unanswered": before.unanswered.difference(action.abort_running),
+            "compiling": before.compiling.difference(action.abort_running),
             "preempted": _preempted(record, before) - left,
         }
 
@@ -77,6 +80,7 @@ class VllmV1Decoder(StepDecoder[State]):
             aborted=before.aborted,
             lost=before.lost,
             unanswered=before.unanswered,
+            compiling=before.compiling,
             preempted=_preempted(record, before),
         )
         outputs = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}
@@ -95,6 +99,7 @@ class VllmV1Decoder(StepDecoder[State]):
             failed_loads=tuple(record.get("failed_loads", ())),
             lookups=Lookups(**record.get("lookups", {})),
             resumed_lookups=Lookups(**record.get("resumed_lookups", {})),
+            masked=tuple(record.get("masked", ())),
             results_of=_flight(record["results_of"]) if record.get("results_of") else None,
         )
 
@@ -130,12 +135,14 @@ def _flight(line: Json) -> Flight:
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
-    """The number of external tokens, and of those that come of a lost load, by request."""
+    """By request its external tokens, those that come of a lost load, and if it has a grammar."""
     held = externals(case).items()
-    return {
+    loads: dict[str, Json] = {
         id_: {"external": external.tokens, "external_if_lost": external.if_lost}
         for id_, external in held
     }
+    grammars = (request.id for request in case.requests if request.grammar)
+    return {**loads, **{id_: {**loads.get(id_, {}), "grammar": True} for id_ in grammars}}
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -247,8 +254,9 @@ ADAPTER = Adapter(
             "reported": ((Step, "reported"), (State, "unreported")),
             "statistics": ((Step, "statistics"),),
             "lookups": ((Step, "lookups"), (Step, "resumed_lookups")),
+            "grammars": ((Step, "masked"),),
         },
-        by_ability=("lookups",),
+        by_ability=("lookups", "grammars"),
         step=Step,
         visible=_VISIBLE,
         shown_by={"planned": _OF_THE_PLAN, "blocks": ("prefix_hit", "allocate")},

@@ -50,7 +50,7 @@ CODEC = VllmV1Codec(
         *("admitted", "preempted", "reported", "failed_loads"),
     ),
     state_fields={
-        **{"flights": override(omit_if_default=True), "preempted": override(omit_if_default=True)},
+        **dict.fromkeys(("flights", "preempted", "compiling"), override(omit_if_default=True)),
         "unfilled": override(omit=True),
     },
     done={"drafts": {}, "accepted": {}, "proposed": {}},

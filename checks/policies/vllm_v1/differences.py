@@ -308,6 +308,12 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.frees_late and not config.behaviour.spares_in_flight,
     ),
     ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "a prompt as long as the model, of a model that pools, is cut, and its last token is never"
+        " computed",
+        lambda config: config.pooling and not config.behaviour.pools_last_position,
+    ),
+    ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),
         "a request that the pool can never hold waits for ever, and all behind it",
         lambda config: config.oversized is Oversized.QUEUED,

@@ -155,6 +155,8 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
         named, sent = (*action.loaded, *action.lost), action.sent
         unanswered = sorted(self.engine.scheduler.state.unanswered)
         answered = action.answered if action.accepted is not None else unanswered
+        compiling = sorted(self.engine.scheduler.state.noted.compiling)
+        compiled = action.compiled if action.accepted is not None else compiling
         if action.accepted is None:
             # By default the workload's external tokens have come, and what has left is sent, but
             # not of requests that were just aborted.
@@ -163,7 +165,8 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
             sent = (*sent, *(id_ for id_ in sending if id_ not in leaving))
             loading = [row for row in (*state.skipped, *state.draining) if row.id not in leaving]
             named = (*named, *(row.id for row in loading if row.request.external))
-        ended = [Event("answered", id_, "") for id_ in answered if self.engine.answer(id_)]
+        ended = [Event("compiled", id_, "") for id_ in compiled if self.engine.compiled(id_)]
+        ended += [Event("answered", id_, "") for id_ in answered if self.engine.answer(id_)]
         ended += [
             Event("load_failed" if id_ in action.lost else "loaded", id_, "")
             for id_ in dict.fromkeys(named)

@@ -22,7 +22,7 @@ from checks.harness.generating import (
 from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
-from spec.core.requests import Oversized, Request
+from spec.core.requests import Oversized, Prompt, Request
 from spec.vllm_v1.config import (
     Connector,
     Scheduling,
@@ -81,6 +81,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = _with_oversized(choices, config, max(blocks), pinned)
     _let_part_come(choices, external)
     _let_fewer_be_proposed(choices, right_drafts)
+    requests, grammars = _with_grammars(choices, config, requests)
+    drawn |= {"grammars": grammars} if grammars else {}
+    config, requests = _with_pooling(choices, config, requests, pinned)
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
@@ -179,6 +182,47 @@ def _let_fewer_be_proposed(choices: Choices, right_drafts: dict[str, str]) -> No
             share = choices.one_of((0.2, 0.5, 1.0))
             signs = ("-" if choices.chance(share) else sign for sign in foreseen)
             right_drafts[request_id] = "".join(signs)
+
+
+def _with_grammars(
+    choices: Choices, config: VllmV1Config, requests: tuple[Request, ...]
+) -> tuple[tuple[Request, ...], dict[str, int]]:
+    """The requests, some of which have a grammar, and when these are ready.
+
+    How 0.11.2 lets such requests wait is not described.
+    """
+    share = choices.one_of((0.0, 0.0, 0.0, 0.3, 0.6))
+    if not share or config.release is Release.V0_11_2:
+        return requests, {}
+    with_grammar = tuple(
+        evolve(request, grammar=True) if choices.chance(share) else request for request in requests
+    )
+    compiled = [request for request in with_grammar if request.grammar]
+    return with_grammar, _every(choices, compiled)
+
+
+def _with_pooling(
+    choices: Choices,
+    config: VllmV1Config,
+    requests: tuple[Request, ...],
+    pinned: Mapping[str, Any],
+) -> tuple[VllmV1Config, tuple[Request, ...]]:
+    """Configuration and requests of a model that pools, whose prompts may be as long as it."""
+    is_drawn = choices.chance(0.2) and "pooling" not in pinned
+    may_pool = not (config.num_speculative_tokens or config.steps_in_flight)
+    if is_drawn and may_pool and config.release is not Release.V0_11_2:
+        config = evolve(config, pooling=True)
+    if not config.pooling:
+        return config, requests
+    room = min(config.max_model_len, config.pool_blocks * config.block_size)
+    longest = room if config.chunked_prefill else min(room, config.token_budget)
+    return config, tuple(_pooled(choices, request, longest) for request in requests)
+
+
+def _pooled(choices: Choices, request: Request, longest: int) -> Request:
+    """The request to a model that pools: one result, maybe of the longest prompt."""
+    prompt = Prompt.of_stream(request.id, longest) if choices.chance(0.3) else request.prompt
+    return evolve(request, prompt=prompt, max_tokens=1, output_len=None, output=None)
 
 
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:

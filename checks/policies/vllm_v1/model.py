@@ -66,7 +66,8 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
         instance, machine, steps=step_transitions(instance, machine), has_work=_has_work
     )
     config = instance.config
-    if config.connector is Connector.ASYNC or config.sends or config.late_lookups:
+    has_grammars = any(request.grammar for request in instance.requests)
+    if config.connector is Connector.ASYNC or config.sends or config.late_lookups or has_grammars:
         model = evolve(model, between=transfer_transitions(instance, machine))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
@@ -81,15 +82,16 @@ def _loading(state: State) -> list[str]:
 
 def _is_transferring(state: State) -> bool:
     loads = any(row.load is Load.LOADING for row in state.skipped)
-    return bool(loads or state.draining or state.unanswered)
+    return bool(loads or state.draining or state.held_back)
 
 
 def transfer_transitions(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Transitions that end a load, completed or lost, or a send, or answer a lookup; they are fair.
+    """Transitions that end a load or a send, answer a lookup, or make a grammar ready.
 
-    How a send ends makes no difference: what failed to be sent is given back, too.
+    They are fair. A load is completed or lost. How a send ends makes no difference: what failed to
+    be sent is given back, too.
     """
     fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
 
@@ -100,6 +102,8 @@ def transfer_transitions(
                 yield Transition(f"lost {id_}", machine.end_load(state, id_, failed=True))
         for id_ in sorted(state.unanswered):
             yield Transition(f"answered {id_}", machine.answer(state, id_), fair=fair[id_])
+        for id_ in sorted(state.compiling):
+            yield Transition(f"compiled {id_}", machine.compiled(state, id_), fair=fair[id_])
         for row in state.draining:
             if row.sending:
                 after = machine.end_send(state, row.id)

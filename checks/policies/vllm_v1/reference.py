@@ -49,6 +49,12 @@ def answer_times(case: Case) -> Mapping[str, int]:
     return drawn
 
 
+def compile_times(case: Case) -> Mapping[str, int]:
+    """By request, of which number the step is a multiple before which its grammar is ready."""
+    drawn: Mapping[str, int] = case.surroundings.get("grammars", {})
+    return drawn
+
+
 def externals(case: Case) -> dict[str, External]:
     """The external tokens by request, from the workload or the case's surroundings."""
     drawn = case.surroundings.get("external", {})
@@ -71,7 +77,7 @@ def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: i
 
 @frozen
 class _Transfers:
-    """What the connector does before a step: loads and sends that end, lookups that it answers.
+    """What comes before a step: loads and sends that end, answered lookups, and grammars.
 
     `fails`: true for a request whose load is lost.
     """
@@ -80,6 +86,7 @@ class _Transfers:
     fails: Callable[[str], bool]
     sent: Iterable[str]
     answered: Iterable[str]
+    compiled: Iterable[str]
 
 
 @define
@@ -89,6 +96,7 @@ class VllmV1Reference(Reference):
     external: Mapping[str, External] = field(init=False)
     every_send: Mapping[str, int] = field(init=False)
     every_answer: Mapping[str, int] = field(init=False)
+    every_grammar: Mapping[str, int] = field(init=False)
     right_drafts: Mapping[str, str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -96,6 +104,7 @@ class VllmV1Reference(Reference):
         self.external = externals(self.case)
         self.every_send = send_times(self.case)
         self.every_answer = answer_times(self.case)
+        self.every_grammar = compile_times(self.case)
         said = {row.id: row.right_drafts for row in self.case.requests if row.right_drafts}
         self.right_drafts = said | self.case.surroundings.get("right_drafts", {})
 
@@ -125,6 +134,7 @@ class VllmV1Reference(Reference):
             "lost": (*named("load_failed"), *named("lose_load")),
             "sent": named("sent"),
             "answered": named("answered"),
+            "compiled": named("compiled"),
         }
 
     def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
@@ -146,6 +156,7 @@ class VllmV1Reference(Reference):
             self._fails,
             [id_ for id_ in self._sending() if self._is_sent(id_, index)],
             [id_ for id_ in sorted(self.state.unanswered) if self._is_answered(id_, index)],
+            [id_ for id_ in sorted(self.state.compiling) if self._is_compiled(id_, index)],
         )
         return self._stepped(transfers, environment, index, time)
 
@@ -167,6 +178,8 @@ class VllmV1Reference(Reference):
         )
         sending, sent, unanswered = self._sending(), action.sent, self.state.unanswered
         answered = action.answered if action.accepted is not None else unanswered
+        compiling = self.state.compiling
+        compiled = action.compiled if action.accepted is not None else sorted(compiling)
         if action.accepted is None:
             # By default the workload's external tokens have come, and what has left is sent, but
             # not of requests that were just aborted.
@@ -176,7 +189,8 @@ class VllmV1Reference(Reference):
         sent = tuple(id_ for id_ in dict.fromkeys(sent) if id_ in sending)
         done = [id_ for id_ in dict.fromkeys(named) if id_ in loading]
         answered = [id_ for id_ in answered if id_ in unanswered]
-        transfers = _Transfers(done, lost.__contains__, sent, answered)
+        compiled = [id_ for id_ in compiled if id_ in compiling]
+        transfers = _Transfers(done, lost.__contains__, sent, answered, compiled)
         step = self._stepped(transfers, environment, index, action.time)
         if action.ends is None:
             return step
@@ -207,6 +221,9 @@ class VllmV1Reference(Reference):
     ) -> Step:
         """The step after what the connector did before it, which are its first events."""
         state, ends = self.state, []
+        for id_ in transfers.compiled:
+            state = self.machine.compiled(state, id_)
+            ends.append(Event("compiled", id_, ""))
         for id_ in transfers.answered:
             state = self.machine.answer(state, id_)
             ends.append(Event("answered", id_, ""))
@@ -226,6 +243,9 @@ class VllmV1Reference(Reference):
 
     def _is_answered(self, request_id: str, index: int) -> bool:
         return index % self.every_answer.get(request_id, 1) == 0
+
+    def _is_compiled(self, request_id: str, index: int) -> bool:
+        return index % self.every_grammar.get(request_id, 1) == 0
 
     def _sending(self) -> list[str]:
         return [row.id for row in self.state.draining if row.sending]

@@ -44,7 +44,7 @@ class Turn:
     @property
     def as_running(self) -> Number:
         """The tokens that it gets while it runs."""
-        limits = self.threshold, self.left, self.max_model_len
+        limits = self.threshold, self.left, self.max_model_len - 1
         return running_tokens(self.tokens, self.drafts, self.computed, *limits)
 
     @property

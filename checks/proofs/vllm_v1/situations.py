@@ -159,7 +159,8 @@ class Situation:
         """The tokens that the request gets: what it lacks, drafts included, within all limits."""
         config = self.ctx.config
         behind = self.cut(all_tokens(row) + row.drafts - row.computed)
-        return min(behind, self.left, config.max_model_len - row.computed - 1)
+        last = 0 if config.pooling and follows_0_33(self.ctx) else 1
+        return min(behind, self.left, config.max_model_len - row.computed - last)
 
     @property
     def head(self) -> Sequence | None:
@@ -429,10 +430,10 @@ def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
 
 
 def may_be_passed_over(now: Situation, row: Sequence) -> bool:
-    """True for a request that loads or whose lookup is not answered, and in 0.11.2 for one whose
-    prompt would be cut.
+    """True for a request that loads or that is held back, and in 0.11.2 for one whose prompt would
+    be cut.
     """
-    if row.load is Load.LOADING or row.id in now.step.before.unanswered:
+    if row.load is Load.LOADING or row.id in now.step.before.held_back:
         return True
     if now.ctx.config.release is not Release.V0_11_2 or row.load is not Load.NONE:
         return False
@@ -441,5 +442,5 @@ def may_be_passed_over(now: Situation, row: Sequence) -> bool:
 
 def stays_in_front(now: Situation, row: Sequence) -> bool:
     """True for a request that was passed over and comes before those that wait."""
-    is_unanswered = row.id in now.step.before.unanswered
-    return row.load is Load.LOADING or (is_unanswered and not follows_0_33(now.ctx))
+    is_held_back = row.id in now.step.before.held_back
+    return row.load is Load.LOADING or (is_held_back and not follows_0_33(now.ctx))

@@ -5,6 +5,7 @@ from spec.vllm_v1.rules import (  # noqa: F401
     budget,
     environment,
     flights,
+    grammars,
     lifecycle,
     loading,
     order,

@@ -49,11 +49,15 @@ def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range
     """Positions that a running request computes at its turn, with this budget left.
 
     Its tokens and drafts that are not computed, awaited tokens included, without the last position
-    of the model length, and of these no more than the threshold. None where it awaits its last.
+    of the model length, which a model that pools computes from 0.33.0 on, and of these no more than
+    the threshold. None where it awaits its last.
     """
     if awaits_last(ctx, step.before, row):
         return range(row.computed, row.computed)
-    end = min(row.tokens + row.placeholders + row.drafts, ctx.config.max_model_len - 1)
+    config = ctx.config
+    is_whole = config.pooling and config.behaviour.pools_last_position
+    most = config.max_model_len if is_whole else config.max_model_len - 1
+    end = min(row.tokens + row.placeholders + row.drafts, most)
     return range(row.computed, end)[: cut_at(ctx, step)][:budget]
 
 

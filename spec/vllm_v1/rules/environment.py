@@ -26,7 +26,8 @@ Table: TypeAlias = tuple[int, ...]
 def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests arrive, at their place in the queue and with nothing done for
     them; go away in any phase, with their blocks, or keep them while they load or are sent; end
-    their load or send; or are answered by the connector; and nothing else changes.
+    their load or send; are answered by the connector, or their grammar is ready; and nothing else
+    changes.
     """
     # Several at once may have come in any order.
     gone = {*(after.aborted - before.aborted)}
@@ -62,6 +63,9 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
     asked = before.unanswered | (arrived if ctx.config.late_lookups else set())
     if not after.unanswered <= asked - gone:
         yield f"not answered {sorted(after.unanswered)}, of {sorted(asked - gone)}"
+    compiled = before.compiling | {id_ for id_ in arrived if ctx.requests[id_].grammar}
+    if not after.compiling <= compiled - gone:
+        yield f"grammars {sorted(after.compiling)}, of {sorted(compiled - gone)}"
     if after.preempted != before.preempted - gone:
         yield f"preempted {sorted(after.preempted)}, before {sorted(before.preempted)}"
 
@@ -87,18 +91,32 @@ def _wrong_queues(ctx: Context, before: State, after: State, gone: set[str]) -> 
     """Check that running and waiting requests are unchanged and that arrivals join the queue."""
     if after.running != _without(before.running, gone):
         yield f"running {_names(after.running)}, before {_names(before.running)}"
-    stayed = _without(before.waiting, gone)
-    there = ids(stayed)
-    arrived = tuple(row for row in after.waiting if row.id not in there)
-    due = (*stayed, *arrived)
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        due = tuple(sorted(due, key=lambda row: rank(ctx, row)))
-    if tuple(after.waiting) != due or len(ids(arrived)) < len(arrived):
-        yield f"waiting {_names(after.waiting)}, expected {_names(due)}"
+    arrived: list[Sequence] = []
+    for name, is_front in (("waiting", False), ("skipped", True)):
+        stayed, now = _without(getattr(before, name), gone), getattr(after, name)
+        newcomers = tuple(row for row in now if row.id not in ids(before.present))
+        due = (*stayed, *newcomers)
+        if ctx.config.scheduling is Scheduling.PRIORITY:
+            due = tuple(sorted(due, key=lambda row: rank(ctx, row)))
+        misplaced = [row.id for row in newcomers if _arrives_in_front(ctx, row) != is_front]
+        if _names(now) != _names(due) or misplaced:
+            yield f"{name} {_names(now)}, expected {_names(due)} without {misplaced}"
+        arrived += newcomers
+    if tuple(row for row in after.waiting if row not in arrived) != _without(before.waiting, gone):
+        yield f"waiting {after.waiting}, before {before.waiting}"
+    if len(ids(arrived)) < len(arrived):
+        yield f"arrived {_names(arrived)}"
     yield from _wrong_newcomers(ctx, before, arrived, len(gone - ids(before.present)))
 
 
-def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -> Iterator[str]:
+def _arrives_in_front(ctx: Context, row: Sequence) -> bool:
+    """True if a newcomer joins those that were passed over, for its grammar."""
+    return ctx.requests[row.id].grammar and not ctx.config.behaviour.holders_first
+
+
+def _wrong_newcomers(
+    ctx: Context, before: State, arrived: list[Sequence], passing: int
+) -> Iterator[str]:
     """Check that arrivals are untouched and, by priority, numbered in their order.
 
     `passing`: number of requests that arrived and left again.
@@ -120,11 +138,13 @@ def _wrong_newcomers(ctx: Context, before: State, arrived: Rows, passing: int) -
 def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:
     """Check that loads either continue or end, and that aborted loads drain."""
     stayed = [row for row in before.skipped if row.id not in gone]
-    if ids(after.skipped) != ids(stayed) or len(after.skipped) != len(stayed):
-        yield f"loads and has loaded {_names(after.skipped)}, before {_names(stayed)}"
+    were = ids(before.present)
+    skipped = [row for row in after.skipped if row.id in were]
+    if _names(skipped) != _names(stayed):
+        yield f"loads and has loaded {_names(skipped)}, before {_names(stayed)}"
         return
     lost = frozenset(after.lost - before.lost)
-    for was, row in zip(stayed, after.skipped, strict=True):
+    for was, row in zip(stayed, skipped, strict=True):
         due = [was]
         if was.load is Load.LOADING:
             due += [_with(was, load=Load.LOADED), _failed(ctx, before.pool, was)]

@@ -35,14 +35,14 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of the queue, in 0.33.0 those that have loaded first by
-    priority, too; only one that loads, or of which the connector has not said what it has, is
-    passed over.
+    priority, too; only one that loads, or that is held back for its grammar or the connector's
+    answer, is passed over.
     """
     # All that stood before the last that was admitted are admitted too, or passed over.
     if not step.admitted:
         return
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
-    loading |= step.before.unanswered
+    loading |= step.before.held_back
     count, queue = len(step.admitted) + len(loading), step.before.queued
     config = ctx.config
     if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:
@@ -102,7 +102,7 @@ def _not_answered(ctx: Context, step: Step) -> frozenset[str]:
     queue = in_turn(ctx, step.before.queued)
     has_room = step.budget_left > 0 and len(step.planned.running) < ctx.config.max_num_seqs
     begun = {*step.admitted} | ids(step.happened("load"))
-    passed = unanswered | ids(row for row in queue if row.load is Load.LOADING)
+    passed = step.before.held_back | ids(row for row in queue if row.load is Load.LOADING)
     last = max((place for place, row in enumerate(queue) if row.id in begun), default=-1)
     while has_room and last + 1 < len(queue) and queue[last + 1].id in passed:
         last += 1
@@ -154,7 +154,7 @@ def stepped_over_only_if_cut(ctx: Context, step: Step) -> Iterator[str]:
     tokens = (count for id_, count in step.scheduled.items() if id_ in running)
     budget = token_limit(ctx.config) - sum(tokens)
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
-    passed_over = loading | step.before.unanswered
+    passed_over = loading | step.before.held_back
     for row in in_turn(ctx, step.before.queued):
         if row.id in step.admitted:
             admitted.append(row.id)

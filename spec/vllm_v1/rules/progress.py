@@ -64,7 +64,7 @@ def _judgeable(config: VllmV1Config) -> bool:
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: a request waits only for budget, a
-    slot, blocks, or an answer of the connector.
+    slot, blocks, its grammar, or an answer of the connector.
     """
     # Judged for the first of the queue when the decisions were made that need not be stepped over.
     if step.preempted or step.budget_left == 0:
@@ -79,9 +79,9 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _queue(ctx: Context, step: Step) -> Iterator[Sequence]:
-    """What is left of the queue when all is decided, in its order, without the unanswered."""
+    """What is left of the queue when all is decided, in its order, without what is held back."""
     rows = in_turn(ctx, step.planned.queued)
-    return (row for row in rows if row.id not in step.before.unanswered)
+    return (row for row in rows if row.id not in step.before.held_back)
 
 
 def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
@@ -143,7 +143,9 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending, unless a connector is asked, loads or sends."""
+    """No step is idle while a request is pending, unless a grammar is compiled, or a connector is
+    asked, loads or sends.
+    """
     # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's.
     if step.scheduled or step.preempted or step.happened("load"):
         return
@@ -151,7 +153,7 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
         return
     loads = any(row.load is Load.LOADING for row in step.before.present)
     before = step.before
-    if before.present and not (loads or before.draining or before.unanswered):
+    if before.present and not (loads or before.draining or before.held_back):
         yield f"none of {[row.id for row in before.present]} runs"
 
 

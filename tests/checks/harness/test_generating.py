@@ -135,7 +135,7 @@ def test_all_that_surrounds_a_drawn_case_is_read_from_its_file() -> None:
         assert surroundings_from_json(written, [request.id for request in case.requests]) == written
         surrounded |= written.keys()
 
-    assert surrounded == {"right_drafts", "external", "sends", "answers"}
+    assert surrounded == {"right_drafts", "external", "sends", "answers", "grammars"}
 
 
 @pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])

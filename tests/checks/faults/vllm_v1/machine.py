@@ -66,6 +66,27 @@ fault(step, "_stays_in_front", of="pass_over", on="async load, answered late", r
     lambda right, ctx, state, row: right(ctx, evolve(state, unanswered=frozenset()), row),
     "passed over and back in its place",
 )
+fault(transitions, "arrive", on="grammar", rules="V1-LIF-3")(
+    configured(release=Release.V0_33_0), "waits for its grammar behind the others"
+)
+fault(transitions, "compiled", on="grammar", rules="V1-LIF-3")(
+    result(compiling=lambda left: left | {"another"}), "another grammar is to be compiled"
+)
+fault(step, "schedule_waiting", of="pass_over", on="grammar", rules="V1-ORD-2, V1-STR-1")(
+    lambda right, ctx, plan: right(ctx, changed(state=changed(compiling=frozenset()))(plan)),
+    "goes on without its grammar",
+)
+fault(step, "_stays_in_front", of="pass_over", on="grammar", rules="V1-ORD-3")(
+    lambda right, ctx, state, row: right(ctx, evolve(state, compiling=frozenset()), row),
+    "without its grammar, and back in its place",
+)
+fault(step, "masked", of="catch_up", on="grammar", rules="V1-STR-2")(
+    lambda right, ctx, plan: right(ctx, plan)[1:], "the first grammar is not asked"
+)
+fault(step, "masked", of="catch_up", on="grammar", rules="V1-STR-2")(
+    lambda _right, ctx, plan: tuple(id_ for id_ in plan.scheduled if ctx.requests[id_].grammar),
+    "the grammar of a cut prompt is asked",
+)
 fault(transitions, "abort", on="async load, sent", rules="V1-EXT-11")(
     configured(sends=False), "aborted is not sent"
 )
@@ -437,6 +458,16 @@ fault(
 )(
     lambda right, config, requests: right(config, max(requests - 1, 1)),
     "the threshold spares the first of two",
+)
+fault(
+    VllmV1Config,
+    "most_positions",
+    of="catch_up",
+    on="pooling, 0.33.0",
+    rules="V1-BUD-3, V1-BUD-4, V1-PRG-4",
+)(
+    lambda _right, config: config.max_model_len - 1,
+    "the last position of a pooled prompt is not computed",
 )
 fault(step, "next_in_queue", of="admit", on="async load, priority, 0.33.0", rules="V1-ORD-2")(
     AS_BEFORE, "the more urgent one that waits goes before what has loaded"

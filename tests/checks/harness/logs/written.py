@@ -44,7 +44,7 @@ def log_lines(
         change(index, record)
         if recorded is not None:
             record = {key: value for key, value in record.items() if key in recorded}
-        around = ("abort_running", "loaded", "lost", "sent", "answered")
+        around = ("abort_running", "loaded", "lost", "sent", "answered", "compiled")
         yield {"step": record | {key: action[key] for key in around if key in action}}
 
 

@@ -41,9 +41,9 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         record["results_of"] = _flight(step.results_of)
     for name in ("scheduled", "drafts", "accepted", "proposed", "external"):
         record[name] = dict(getattr(step, name))
-    for name in ("admitted", "preempted", "reported", "finished", "failed_loads"):
+    for name in ("masked", "admitted", "preempted", "reported", "finished", "failed_loads"):
         record[name] = list(getattr(step, name))
-    transfers = (action.loaded, action.lost, action.sent, action.answered)
+    transfers = (action.loaded, action.lost, action.sent, action.answered, action.compiled)
     if action.arrive or action.abort or any(transfers):
         record["before"] = _state(names, step.before)
     return record

@@ -147,6 +147,7 @@ def test_what_is_known_of_a_release_excuses_no_other() -> None:
         ("none_runs", {"V1-PRG-4", "endless"}),
         ("all_loaded", {"V1-PRG-4", "endless"}),
         ("answered_in_front", {"V1-PRG-4", "endless"}),
+        ("never_pooled", {"V1-PRG-4", "endless"}),
         ("hashed_ahead", {"V1-KV-12", "device: read unwritten"}),
         ("unwritten", {"V1-KV-10", "V1-KV-12", "device: read unwritten"}),
     ],

@@ -39,6 +39,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (State, "aborted"): ("V1-LIF-1", "V1-LIF-2", "V1-LIF-5"),
         (State, "unreported"): ("V1-LIF-5",),
         (State, "unanswered"): ("V1-EXT-13",),
+        (State, "compiling"): ("V1-STR-1",),
         (State, "preempted"): ("V1-PRE-7",),
         (State, "lost"): ("V1-EXT-10",),
         (State, "flights"): ("V1-ASY-1", "V1-ASY-2"),
@@ -72,7 +73,10 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
 BETWEEN = "V1-LIF-3"
 QUEUES = ("waiting", "skipped", "running", "draining")
 REFUTED = {rule for instance in MACHINE.instances for rule in recorded_refutations(instance)}
-NAMES = ("finished", "aborted", "unreported", "unanswered", "preempted", "lost")
+NAMES = (
+    *("finished", "aborted", "unreported"),
+    *("unanswered", "compiling", "preempted", "lost"),
+)
 
 each_field = pytest.mark.parametrize(
     "field", AFTER_A_STEP, ids=[f"{kind.__name__}.{name}" for kind, name in AFTER_A_STEP]
@@ -336,7 +340,7 @@ def _with_more(state: State, request_id: str, name: str, more: int) -> State:
 
 def _another_transfer_ends(state: State, other: State) -> bool:
     """True if the states differ in what a connector may do: end a load or a send, or answer."""
-    if other.unanswered < state.unanswered:
+    if other.unanswered < state.unanswered or other.compiling < state.compiling:
         return True
     pairs = zip((*state.skipped, *state.draining), (*other.skipped, *other.draining), strict=False)
     differing = [(row, ended) for row, ended in pairs if row != ended]
