@@ -4,7 +4,6 @@ Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 """
 
 from collections.abc import Iterator
-from itertools import islice
 
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
@@ -66,16 +65,21 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: a request waits only for budget, a
     slot, blocks, its grammar, or an answer of the connector.
     """
-    # Judged for the first of the queue when the decisions were made that need not be stepped over.
+    # Judged for the first of the queue when the decisions were made that is not stepped over. What
+    # it finds may have been cached in the step, before or after it was looked at.
     if step.preempted or step.budget_left == 0:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
-    queue = (row for row in _queue(ctx, step) if not _is_stepped_over(ctx, step, row))
-    for row in islice(queue, 1):
-        if not _is_too_long(ctx, step, row) and _lacking(ctx, step, row) <= 0:
+    for row in _queue(ctx, step):
+        if _is_stepped_over(ctx, step, row, _cached(ctx, step.planned, row)):
+            continue
+        may_be_skipped = _is_stepped_over(ctx, step, row, cached_throughout(ctx, step, row))
+        is_too_long = may_be_skipped or _is_too_long(ctx, step, row)
+        if not is_too_long and _lacking(ctx, step, row) <= 0:
             free = len(step.planned.pool.free)
             yield f"{row.id} waits, {free} blocks free, {step.budget_left} tokens left"
+        return
 
 
 def _queue(ctx: Context, step: Step) -> Iterator[Sequence]:
@@ -84,11 +88,11 @@ def _queue(ctx: Context, step: Step) -> Iterator[Sequence]:
     return (row for row in rows if row.id not in step.before.held_back)
 
 
-def _is_stepped_over(ctx: Context, step: Step, row: Sequence) -> bool:
+def _is_stepped_over(ctx: Context, step: Step, row: Sequence, cached: int) -> bool:
     """True if the prompt must not be cut, does not fit even with its hits, and is skipped."""
     if not steps_over(ctx.config):
         return False
-    behind = row.tokens - cached_throughout(ctx, step, row)
+    behind = row.tokens - cached
     return share(ctx, step, behind, step.budget_left) < share(ctx, step, behind, behind)
 
 
