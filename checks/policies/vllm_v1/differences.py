@@ -105,16 +105,17 @@ def _behind_by_loss(step: Step) -> Iterator[str]:
 def _decodes_in_spite(divergence: Divergence, expected: Step, found: Step) -> bool:
     """True if the request is marked as computed although it lost a load, and gets drafts.
 
-    In the same step padding may have been cut (VLM-1), its own too: then nothing is rolled back.
+    In the same step padding may have been cut (VLM-1), its own too: that is not rolled back.
     """
     behind = list(_behind_by_loss(expected))
     rows = {row.id: row for row in found.after.running}
     drafts = divergence.config.num_speculative_tokens
-    fields = ("after.running.drafts", "after.running.prefilling", "drafts")
-    is_marked = divergence.differs_only(*fields)
+    of_padding = ("drafts", "accepted", "after.running.computed")
+    of_loss = ("after.running.drafts", "after.running.prefilling")
+    is_marked = divergence.differs_only(*of_loss, *of_padding)
     differing = divergence.differing
-    padded = {difference.place for difference in differing if difference.field == "drafts"}
-    marked = {difference.place for difference in differing if difference.field != "drafts"}
+    padded = {difference.place for difference in differing if difference.field in of_padding}
+    marked = {difference.place for difference in differing if difference.field in of_loss}
     is_cut = padded <= {*_cut_padding(divergence.config, expected)}
     return (bool(behind) and is_marked and is_cut and marked <= {*behind}) and all(
         id_ in rows and not rows[id_].prefilling and rows[id_].drafts == drafts for id_ in behind
