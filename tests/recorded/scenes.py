@@ -535,8 +535,8 @@ SCENES = {
         **OLD,
     ),
     "fits_with_a_block_of_the_step": vllm_v1_scene(
-        "without chunked prefill 0.11.2 steps over no prompt that the budget holds with a block that"
-        " the step has hashed: it lacks blocks, and those behind it wait",
+        "without chunked prefill 0.11.2 steps over no prompt that the budget holds with a block of"
+        " the same step: it lacks blocks, and those behind it wait",
         asks("a", 1, 1),
         asks("b", Prompt.of_parts([("s", 1)]), 1),
         asks("c", Prompt.of_parts([("s", 1), ("s", 2)]), 1),
