@@ -53,7 +53,7 @@ HELLO = {
     },
     "abilities": [
         *("abort", "abort_gone", "abort_running", "ends"),
-        *("fewer_drafts", "grammars", "lookups", "order"),
+        *("fewer_drafts", "grammars", "lookups", "order", "reads_cache"),
     ],
     "left_out": [],
 }
@@ -254,8 +254,13 @@ class VllmV1(SchedulerDriver):
         return self.end_sends(self.connector) or loads or is_changed
 
     def new_request(self, request_id: str) -> Any:
-        """The request; one with a grammar waits until the script says that this is ready."""
+        """The request; one with a grammar waits until the script says that this is ready.
+
+        One that reads no cache asks for log-probabilities of its prompt, or pools all of it.
+        """
         request = super().new_request(request_id)
+        if not self.requests[request_id].get("reads_cache", True):
+            request.skip_reading_prefix_cache = True
         if self.requests[request_id].get("grammar", False):
             request.structured_output_request = StructuredOutputRequest(params=None)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR

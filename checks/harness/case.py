@@ -157,10 +157,17 @@ def with_all_drafts(case: Case) -> Case:
     return evolve(case, requests=tuple(requests), surroundings={**case.surroundings, **drafts})
 
 
-def without_grammars(case: Case) -> Case:
-    """The case in which no request has a grammar."""
-    requests = tuple(evolve(request, grammar=False) for request in case.requests)
-    others = {name: what for name, what in case.surroundings.items() if name != "grammars"}
+USUAL: Mapping[str, Mapping[str, Any]] = {
+    "grammars": {"grammar": False},
+    "reads_cache": {"reads_cache": True},
+}
+"""By ability of a driver, what it needs not know of requests, with the usual value."""
+
+
+def without(case: Case, ability: str) -> Case:
+    """The case in which no request needs the ability of that name."""
+    requests = tuple(evolve(request, **USUAL[ability]) for request in case.requests)
+    others = {name: what for name, what in case.surroundings.items() if name != ability}
     return evolve(case, requests=requests, surroundings=others)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checks.harness.case import Case, with_all_drafts, without_grammars
+from checks.harness.case import USUAL, Case, with_all_drafts, without
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import event_kinds, event_pairs
 from checks.harness.difference import Divergence, KnownDifference
@@ -82,7 +82,10 @@ def within_abilities(system: System, case: Case) -> Case:
         return case
     if not can(system, "fewer_drafts"):
         case = with_all_drafts(case)
-    return case if can(system, "grammars") else without_grammars(case)
+    for ability in USUAL:
+        if not can(system, ability):
+            case = without(case, ability)
+    return case
 
 
 def script_of(system: System, case: Case, terms: Terms) -> AnyScript:

@@ -132,7 +132,8 @@ def _blocks_in_demand(draft: Draft) -> int:
     tables = [(0, 0), *((turn.tokens, len(turn.table)) for turn in turns)]
     tables += [(load.row.tokens, len(load.table)) for load in draft.loads]
     begun = {row for row in state.skipped if row.blocks or row.id in state.lost}
-    others = {*begun, *draft.passed} - draft.turns.keys() - {load.row for load in draft.loads}
+    cut = (row for row in state.running.rows if row.prefilling)  # maybe without a turn
+    others = {*begun, *draft.passed, *cut} - draft.turns.keys() - {load.row for load in draft.loads}
     tables += [(row.tokens, len(row.blocks) if row not in draft.emptied else 0) for row in others]
     size = state.config.block_size
     return sum(int(missing_blocks(tokens + more, held, size)) for tokens, held in tables)
@@ -206,12 +207,12 @@ class _Found:
     def _find_hits(self, draft: Draft) -> None:
         """Look up cached blocks, then the connector's tokens behind them."""
         state, row = draft.state, self.row
-        if state.config.prefix_caching:
+        if state.config.prefix_caching and row.request.reads_cache:
             hit = _hit(draft, row)
             self.hits, self.registered = hit.blocks, len(hit.blocks)
             self.revived = len(hit.blocks) - hit.held
         self.computed = len(self.hits) * state.config.block_size
-        if row.id not in state.lost:
+        if row.id not in state.lost and row.is_brought(state.config.behaviour):
             at_once = state.config.connector is Connector.SYNC  # one token is left to compute then
             has = min(row.external, row.tokens - at_once)
             self.external = max(has - self.computed, 0)

@@ -101,11 +101,15 @@ def _asking(plan: Plan) -> list[Admission | LoadStart]:
 
 def _lookups(asking: Collection[Admission | LoadStart], config: VllmV1Config) -> Lookups:
     """What these requests ask the caches for, and find."""
-    asked = sum(move.tokens if isinstance(move, Admission) else move.row.tokens for move in asking)
+    tokens = {
+        move.row: move.tokens if isinstance(move, Admission) else move.row.tokens for move in asking
+    }
+    asked = sum(tokens.values())
+    of_cache = sum(count for row, count in tokens.items() if row.request.reads_cache)
     found = sum(len(move.hits) for move in asking) * config.block_size
     connects = config.connector is not Connector.NONE
     return Lookups(
-        asked=config.prefix_caching * asked,
+        asked=config.prefix_caching * of_cache,
         found=found,
         asked_external=connects * (asked - found),
         found_external=sum(move.external for move in asking),

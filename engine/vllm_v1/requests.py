@@ -11,6 +11,7 @@ from engine.core.requests import WaitingQueue
 from engine.core.tensors import Tensor
 from spec.vllm_v1.config import valid_after_loss
 from spec.vllm_v1.records import Load
+from spec.vllm_v1.releases import Behaviour
 
 
 @define(eq=False)
@@ -54,6 +55,10 @@ class RequestState(decoding.RequestState):
     def rank(self) -> tuple[int, int]:
         """Priority, then arrival: the lowest is served first, the highest is preempted."""
         return self.request.priority, self.arrival
+
+    def is_brought(self, behaviour: Behaviour) -> bool:
+        """True if it takes what a connector has of it."""
+        return self.request.reads_cache or behaviour.loads_unread
 
     def valid_after_loss(self, start: int, end: int, block_size: int) -> int:
         """Its tokens that are there when the load of those from `start` to `end` is lost."""

@@ -97,6 +97,8 @@ def plan_turns(draft: Draft) -> None:
         if row in draft.preempted:
             continue
         new = _new_tokens(draft, row)
+        if not new:  # only the last position of a pooled prompt is left, up to 0.28.0
+            continue
         computed = running.computed(row)
         lacking = lacking_blocks(state, len(row.blocks), computed, new)
         if not _made_room(draft, row, lacking):

@@ -40,6 +40,7 @@ KEYS = (
     "external_if_lost",
     "right_drafts",
     "grammar",
+    "reads_cache",
     "after",
 )
 
@@ -100,6 +101,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         ),
         right_drafts=_right_drafts(entry),
         grammar=truth("grammar", entry.get("grammar", False)),
+        reads_cache=truth("reads_cache", entry.get("reads_cache", True)),
         after=text("after", entry["after"]) if "after" in entry else None,
     )
 

@@ -32,7 +32,7 @@ class Demand:
 
 def prefix_hits(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:
     """The cached blocks of the longest prefix, at least one token short of all (V1-KV-5)."""
-    if not ctx.config.prefix_caching:
+    if not (ctx.config.prefix_caching and ctx.requests[sequence.id].reads_cache):
         return ()
     at_most = int(hit_blocks_at_most(sequence.tokens, ctx.config.block_size))
     return lookup(pool, ctx.keys.of(sequence.id, at_most))

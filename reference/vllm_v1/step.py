@@ -270,7 +270,8 @@ def _found(ctx: Context, state: State, row: Sequence) -> Demand:
 
 def _external(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of the request; loaded at once, one is left to compute."""
-    if row.id in state.lost:
+    is_read = ctx.requests[row.id].reads_cache or ctx.config.behaviour.loads_unread
+    if row.id in state.lost or not is_read:
         return 0
     most = row.tokens if ctx.config.connector is Connector.ASYNC else row.tokens - 1
     return min(ctx.external.get(row.id, 0), most)

@@ -369,7 +369,8 @@ def _asked(ctx: Context, so_far: Lookups, sequence: Sequence, demand: Demand) ->
     if sequence.computed:
         return so_far
     local = len(demand.hits) * ctx.config.block_size
-    caches, connects = ctx.config.prefix_caching, ctx.config.connector is not Connector.NONE
+    caches = ctx.config.prefix_caching and ctx.requests[sequence.id].reads_cache
+    connects = ctx.config.connector is not Connector.NONE
     return Lookups(
         so_far.asked + caches * sequence.tokens,
         so_far.found + local,

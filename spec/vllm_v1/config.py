@@ -323,7 +323,7 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
             what a connector or a drafter does, and none is configured.
     """
-    served = ("external", "external_if_lost", "right_drafts", "grammar")
+    served = ("external", "external_if_lost", "right_drafts", "grammar", "reads_cache")
     if config.pooling and request.max_tokens != 1:
         raise WorkloadError("max_tokens", request.max_tokens, "1 where the model pools")
     if not (config.pooling and request.prompt_len == config.max_model_len):

@@ -48,6 +48,7 @@ class Behaviour:
       behind the one that lacks blocks none gets a token.
     - `pools_last_position`: the last position of the model length may be computed where the model
       pools and samples nothing for it.
+    - `loads_unread`: a connector also brings tokens to a request that reads no cache.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     """
@@ -65,6 +66,7 @@ class Behaviour:
     loads_reserve_drafts: bool
     spares_in_flight: bool
     pools_last_position: bool
+    loads_unread: bool
 
 
 _V0_11_2 = Behaviour(
@@ -81,6 +83,7 @@ _V0_11_2 = Behaviour(
     loads_reserve_drafts=False,
     spares_in_flight=False,
     pools_last_position=False,
+    loads_unread=True,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -95,6 +98,7 @@ _V0_33_0 = evolve(
     loads_reserve_drafts=True,
     spares_in_flight=True,
     pools_last_position=True,
+    loads_unread=False,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

@@ -33,6 +33,7 @@ from checks.harness.campaigns.campaign import (
     own_system,
 )
 from checks.harness.campaigns.resuming import Progress, about, campaign_of, progress_of
+from checks.harness.case import USUAL
 from checks.harness.comparing import plain_json
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.process import answers_until
@@ -94,9 +95,11 @@ class World:
         if instance.aborts and machine_of(hello.policy).model(instance).loads_between:
             lacks["aborts"] = "order_between_steps"
         events: dict[str, Any] = dict.fromkeys(lacks, frozenset())
-        if "grammars" not in hello.abilities and any(row.grammar for row in instance.requests):
-            lacks["grammar"] = "grammars"
-            events["requests"] = tuple(evolve(row, grammar=False) for row in instance.requests)
+        for ability, usual in USUAL.items():
+            requests = tuple(evolve(row, **usual) for row in instance.requests)
+            if ability not in hello.abilities and requests != instance.requests:
+                lacks[ability] = ability
+                instance = evolve(instance, requests=requests)
         edges = 0 if lacks else instance.edges
         return World(evolve(instance, **events), edges, tuple(lacks.values()))
 

@@ -33,6 +33,7 @@ _ABILITIES = (
     "grammars",
     "lookups",
     "order",
+    "reads_cache",
     "refusal",
     "tensors",
 )

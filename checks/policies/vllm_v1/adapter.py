@@ -135,14 +135,20 @@ def _flight(line: Json) -> Flight:
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
-    """By request its external tokens, those that come of a lost load, and if it has a grammar."""
+    """By request its external tokens, those that come of a lost load, and what is unusual."""
     held = externals(case).items()
     loads: dict[str, Json] = {
         id_: {"external": external.tokens, "external_if_lost": external.if_lost}
         for id_, external in held
     }
-    grammars = (request.id for request in case.requests if request.grammar)
-    return {**loads, **{id_: {**loads.get(id_, {}), "grammar": True} for id_ in grammars}}
+    others: dict[str, Json] = {
+        request.id: {
+            **({"grammar": True} if request.grammar else {}),
+            **({} if request.reads_cache else {"reads_cache": False}),
+        }
+        for request in case.requests
+    }
+    return {id_: {**loads.get(id_, {}), **said} for id_, said in others.items()}
 
 
 # --- events ---------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Known differences of vLLM V1 releases, and rules that do not hold everywhere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from checks.harness.difference import (
     Divergence,
@@ -13,6 +13,7 @@ from checks.harness.system import Action
 from spec.core.requests import Oversized
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Load, Step
+from spec.vllm_v1.records import Sequence as Row
 
 # --- padding that a threshold cuts: rolled back as if it had not, or an assertion ---------------
 
@@ -243,6 +244,14 @@ KNOWN_DIFFERENCES = (
 
 # A block that was not written for its reader is empty, or has what was there before.
 _READS_OF_ANOTHER = ("device: read unwritten", "device: read content", "device: read position")
+
+
+def _stands_before_holders(queue: Sequence[Row]) -> bool:
+    """True if a request without blocks stands before one with blocks."""
+    holds = [bool(row.blocks) for row in queue]
+    return any(has and not all(holds[:place]) for place, has in enumerate(holds))
+
+
 EXPECTED_VIOLATIONS = (
     ExpectedViolation(
         ("V1-PRG-3",),
@@ -294,13 +303,10 @@ EXPECTED_VIOLATIONS = (
     ),
     ExpectedViolation(
         ("V1-PRG-4", "endless"),
-        "a request whose lookup was answered late waits in front, and wants the blocks of one that"
-        " has loaded and waits, too",
-        lambda config: (
-            config.connector is Connector.ASYNC
-            and config.late_lookups
-            and not config.behaviour.holders_first
-        ),
+        "a request that was held back, for its grammar or the connector's answer, waits in front,"
+        " and wants the blocks of one that has loaded and waits, too",
+        lambda config: config.connector is Connector.ASYNC and not config.behaviour.holders_first,
+        lambda step: _stands_before_holders(step.planned.skipped),
     ),
     ExpectedViolation(
         ("V1-PRG-5", "endless"),

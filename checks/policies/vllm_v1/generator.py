@@ -84,6 +84,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     requests, grammars = _with_grammars(choices, config, requests)
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
+    requests = _with_unread_caches(choices, requests)
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
@@ -217,6 +218,15 @@ def _with_pooling(
     room = min(config.max_model_len, config.pool_blocks * config.block_size)
     longest = room if config.chunked_prefill else min(room, config.token_budget)
     return config, tuple(_pooled(choices, request, longest) for request in requests)
+
+
+def _with_unread_caches(choices: Choices, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The requests, some of which read no cache."""
+    share = choices.one_of((0.0, 0.0, 0.0, 0.0, 0.3))
+    return tuple(
+        evolve(request, reads_cache=False) if share and choices.chance(share) else request
+        for request in requests
+    )
 
 
 def _pooled(choices: Choices, request: Request, longest: int) -> Request:

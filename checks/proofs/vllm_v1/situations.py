@@ -336,7 +336,9 @@ def asked(now: Situation, row: Sequence, hits: tuple[int, ...]) -> Asked:
     local, external, is_load = len(hits) * config.block_size, 0, False
     if config.connector is not Connector.NONE and not row.computed:
         is_load = config.connector is Connector.ASYNC
-        most = 0 if row.id in now.step.before.lost else tokens - (not is_load)
+        is_read = now.ctx.requests[row.id].reads_cache or not follows_0_33(now.ctx)
+        is_offered = is_read and row.id not in now.step.before.lost
+        most = tokens - (not is_load) if is_offered else 0
         external = max(min(now.ctx.external.get(row.id, 0), most) - local, 0)
         is_load = is_load and external > 0
     computed = row.computed + local + external
@@ -419,7 +421,8 @@ def cached_prefix(now: Situation, row: Sequence) -> tuple[int, ...]:
     The final plan has them: after a refusal the step caches nothing more.
     """
     config = now.ctx.config
-    if not config.prefix_caching or row.computed:
+    is_read = now.ctx.requests[row.id].reads_cache
+    if not (config.prefix_caching and is_read) or row.computed:
         return ()
     found = []
     for key in now.ctx.keys.of(row.id, (all_tokens(row) - 1) // config.block_size):

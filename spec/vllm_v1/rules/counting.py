@@ -192,10 +192,13 @@ def lacking_blocks(ctx: Context, slots: int, held: int) -> int:
     return len(range(held * size, slots, size))
 
 
-def blocks_to_find(ctx: Context, tokens: int) -> int:
-    """Whole blocks of a request that end before its last token: those that a hit may cover."""
+def blocks_to_find(ctx: Context, row: Sequence) -> int:
+    """Whole blocks of a request that end before its last token: those that a hit may cover.
+
+    None if it reads no cache.
+    """
     size = ctx.config.block_size
-    return len(range(size, tokens, size))
+    return len(range(size, row.tokens, size)) if ctx.requests[row.id].reads_cache else 0
 
 
 def blocks_left(ctx: Context, request_id: str, cached: int, end: int) -> int:
@@ -212,6 +215,8 @@ def blocks_left(ctx: Context, request_id: str, cached: int, end: int) -> int:
 def offered(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of a request; within a step the last one is computed."""
     if ctx.config.connector is Connector.NONE or row.id in state.lost:
+        return 0
+    if not (ctx.requests[row.id].reads_cache or ctx.config.behaviour.loads_unread):
         return 0
     most = row.tokens - (ctx.config.connector is Connector.SYNC)
     return min(ctx.external.get(row.id, 0), most)
@@ -238,7 +243,7 @@ def cached_throughout(ctx: Context, step: Step, row: Sequence) -> int:
         return min(row.computed, row.tokens - 1)
     pools, count = (step.before.pool, step.planned.pool), 0
     if ctx.config.prefix_caching:
-        for key in ctx.keys.of(row.id, blocks_to_find(ctx, row.tokens)):
+        for key in ctx.keys.of(row.id, blocks_to_find(ctx, row)):
             first, second = ({*pool.cached.get(key, ())} for pool in pools)
             if first.isdisjoint(second):
                 break

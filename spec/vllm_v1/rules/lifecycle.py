@@ -1,6 +1,6 @@
 """Rules of a request's life: one place, one end, reported once; and the scheduler's statistics."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from spec.core import judging
 from spec.core.judging import ids
@@ -137,13 +137,14 @@ def lookups_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
         yield f"told {step.lookups} and {step.resumed_lookups}, counted {counted}"
 
 
-def _lookups(ctx: Context, step: Step, begun: Iterable[Sequence]) -> Lookups:
+def _lookups(ctx: Context, step: Step, begun: Collection[Sequence]) -> Lookups:
     """What these requests asked for; what they have computed when all is decided was found."""
     tokens, found = sum(row.tokens for row in begun), sum(row.computed for row in begun)
+    asked = sum(row.tokens for row in begun if ctx.requests[row.id].reads_cache)
     taken = hits(step)
     local = sum(len(taken.get(row.id, ())) for row in begun) * ctx.config.block_size
     return Lookups(
-        asked=tokens if ctx.config.prefix_caching else 0,
+        asked=asked if ctx.config.prefix_caching else 0,
         found=local,
         asked_external=0 if ctx.config.connector is Connector.NONE else tokens - local,
         found_external=found - local,

@@ -34,7 +34,7 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
         row, taken = rows[event.id], found.get(event.id, ())
         if row.computed:
             continue
-        most = blocks_to_find(ctx, row.tokens)
+        most = blocks_to_find(ctx, row)
         keys = ctx.keys.of(row.id, most)
         wrong = [
             block for block, key in zip(taken, keys, strict=False) if planned.keys.get(block) != key
@@ -49,6 +49,22 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
         for other in step.before.running if len(taken) < most else ():
             if end <= other.computed and prompt.begins_like(ctx.requests[other.id].prompt, end):
                 yield f"{row.id} takes {len(taken)} cached blocks, {other.id} has the next"
+
+
+@of_step("V1-KV-22", code("limit of a hit"))
+@witness(lambda ctx, step: any(not ctx.requests[id_].reads_cache for id_ in step.admitted))
+def unread_caches_give_nothing(ctx: Context, step: Step) -> Iterator[str]:
+    """A request of which all of the prompt must be computed takes nothing from the cache, and in
+    0.33.0 nothing from a connector.
+    """
+    begun = {row.id: row for row in step.planned.present}
+    loads = ids(step.happened("load"))
+    for id_ in hits(step):
+        if not ctx.requests[id_].reads_cache:
+            yield f"{id_} takes blocks from the cache"
+    for id_ in {*step.external, *loads} if not ctx.config.behaviour.loads_unread else ():
+        if id_ in begun and not ctx.requests[id_].reads_cache:
+            yield f"{id_} is brought tokens"
 
 
 @of_step("V1-KV-5", code("limit of a hit"), applies=_caching)

@@ -118,7 +118,7 @@ def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
     if not ctx.config.prefix_caching or row.computed:
         return []
     found: list[int] = []
-    for key in ctx.keys.of(row.id, blocks_to_find(ctx, row.tokens)):
+    for key in ctx.keys.of(row.id, blocks_to_find(ctx, row)):
         if key not in state.pool.cached:
             break
         found.append(state.pool.cached[key][0])

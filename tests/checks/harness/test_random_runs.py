@@ -33,7 +33,10 @@ PINNED: dict[str, list[dict[str, Any]]] = {
         | {"sequence_limit": "running"}
     ],
     "vllm-v1": [
-        SERVED | {"connector": "none"} | {"release": release, "accepted_drafts": accepted}
+        # 0.28.0 never ends a pooled prompt as long as the model.
+        SERVED
+        | {"connector": "none", "pooling": False}
+        | {"release": release, "accepted_drafts": accepted}
         for release, accepted in (("0.28.0", 0), ("0.11.2", 1), ("0.28.0", 3), ("0.11.2", 3))
     ],
 }

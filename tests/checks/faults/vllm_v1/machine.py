@@ -346,6 +346,16 @@ fault(transitions, "_asked", of="admit", on="async load", rules="V1-STA-2")(
 
 # --- the KV cache ---------------------------------------------------------------------------
 
+
+def _reading(ctx: Context) -> Context:
+    """The context in which every request reads the cache."""
+    requests = {id_: evolve(row, reads_cache=True) for id_, row in ctx.requests.items()}
+    return evolve(ctx, requests=requests)
+
+
+fault(kv_cache, "prefix_hits", of="admit", on="cache not read, 0.33.0", rules="V1-KV-22")(
+    lambda right, ctx, pool, row: right(_reading(ctx), pool, row), "takes hits although it must not"
+)
 fault(kv_cache, "blocks_taken", of="allocate_slots", on="uncut", rules="V1-KV-13, V1-KV-7")(
     lambda right, *given: right(*given) + 1, "a block too many"
 )
@@ -442,6 +452,9 @@ fault(transitions, "pass_over", on="async load", rules="V1-EXT-1, V1-EXT-9, V1-L
 
 AS_BEFORE = configured(release=Release.V0_28_0)
 
+fault(step, "_external", of="admit", on="cache not read, 0.33.0", rules="V1-EXT-8, V1-KV-22")(
+    AS_BEFORE, "is brought tokens although it must not"
+)
 fault(step, "schedule_running", of="preempt", on="priority, 0.33.0", rules="V1-BUD-4")(
     AS_BEFORE, "behind one that preempts itself none gets a token"
 )
