@@ -5,6 +5,7 @@ The machine has a closed form for most of this; here it is what the words mean.
 
 from collections import Counter, abc
 
+from spec.core.judging import ids
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Flight, Sequence, State, Step
 
@@ -164,6 +165,11 @@ def _free_after_turns(step: Step, running: abc.Iterable[Sequence]) -> int:
     holders = step.before.pool.references
     freed = sum(holders[block] == count for block, count in given_back.items())
     return len(step.before.pool.free) + freed - taken
+
+
+def set_going(step: Step, held_back: abc.Set[str]) -> list[str]:
+    """Those of the requests that the step admits, loads or takes for loaded."""
+    return sorted(held_back & ({*step.admitted} | ids(step.happened("load", "promote"))))
 
 
 def receivers(step: Step) -> abc.Sequence[Sequence]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from spec.core.judging import ids
 from spec.vllm_v1.records import Context, Step
+from spec.vllm_v1.rules.counting import set_going
 from spec.vllm_v1.rules.registry import code, of_step, witness
 
 _GRAMMAR = code("structured output")
@@ -16,9 +17,8 @@ def compiling_requests_wait(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # One that leaves needs none any more.
     compiling = step.before.compiling
-    touched = compiling & ({*step.admitted} | ids(step.happened("load", "promote")))
-    if touched:
-        yield f"{sorted(touched)} go on without a grammar"
+    if going := set_going(step, compiling):
+        yield f"{going} go on without a grammar"
     due = compiling & ids(step.after.present)
     if step.planned.compiling != compiling or step.after.compiling != due:
         yield f"compiling {sorted(step.after.compiling)}, expected {sorted(due)}"

@@ -18,6 +18,7 @@ from spec.vllm_v1.rules.counting import (
     missing_blocks,
     offered,
     read_by,
+    set_going,
     verified,
 )
 from spec.vllm_v1.rules.registry import (
@@ -304,9 +305,8 @@ def unanswered_requests_wait(_ctx: Context, step: Step) -> Iterator[str]:
     """
     # One that leaves is not asked about any more.
     unanswered = step.before.unanswered
-    touched = unanswered & ({*step.admitted} | ids(step.happened("load", "promote")))
-    if touched:
-        yield f"{sorted(touched)} go on without an answer"
+    if going := set_going(step, unanswered):
+        yield f"{going} go on without an answer"
     due = unanswered & ids(step.after.present)
     if step.planned.unanswered != unanswered or step.after.unanswered != due:
         yield f"not answered {sorted(step.after.unanswered)}, expected {sorted(due)}"
