@@ -57,7 +57,7 @@ class RequestState(decoding.RequestState):
         return self.request.priority, self.arrival
 
     def is_brought(self, behaviour: Behaviour) -> bool:
-        """True if it takes what a connector has of it."""
+        """True if it takes what a connector has of it, and is to be answered."""
         return self.request.reads_cache or behaviour.loads_unread
 
     def valid_after_loss(self, start: int, end: int, block_size: int) -> int:

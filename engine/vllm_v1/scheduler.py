@@ -45,7 +45,8 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """
         newcomer: RequestState = super().add(request)
         newcomer.external, newcomer.if_lost = external, if_lost
-        newcomer.unanswered = self.state.config.late_lookups
+        config = self.state.config
+        newcomer.unanswered = config.late_lookups and newcomer.is_brought(config.behaviour)
         self.state.arrivals += 1
         if request.grammar:
             self._compile(newcomer)

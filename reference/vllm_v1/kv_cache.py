@@ -38,6 +38,14 @@ def prefix_hits(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int,
     return lookup(pool, ctx.keys.of(sequence.id, at_most))
 
 
+def is_brought(ctx: Context, request_id: str) -> bool:
+    """True if the request takes what a connector has of it, and is to be answered.
+
+    In 0.33.0 it does not if it reads no cache.
+    """
+    return ctx.requests[request_id].reads_cache or ctx.config.behaviour.loads_unread
+
+
 def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
     """Tokens that need not be computed: computed before, cached, and held by the connector."""
     return sequence.computed + len(demand.hits) * ctx.config.block_size + demand.external

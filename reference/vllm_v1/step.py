@@ -11,7 +11,7 @@ from attrs import define, evolve, field, frozen
 
 from reference.core.run import Run
 from reference.vllm_v1 import kv_cache, transitions, unfilled
-from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
+from reference.vllm_v1.kv_cache import Demand, computed_with, is_brought, prefix_hits
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.arithmetic import cdiv
 from spec.core.records import Event
@@ -270,8 +270,7 @@ def _found(ctx: Context, state: State, row: Sequence) -> Demand:
 
 def _external(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of the request; loaded at once, one is left to compute."""
-    is_read = ctx.requests[row.id].reads_cache or ctx.config.behaviour.loads_unread
-    if row.id in state.lost or not is_read:
+    if row.id in state.lost or not is_brought(ctx, row.id):
         return 0
     most = row.tokens if ctx.config.connector is Connector.ASYNC else row.tokens - 1
     return min(ctx.external.get(row.id, 0), most)

@@ -90,7 +90,7 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
         prompt_len=ctx.requests[request_id].prompt_len,
         arrival=len(state.present) + len(state.finished) + len(state.aborted) if by_priority else 0,
     )
-    if ctx.config.late_lookups:
+    if ctx.config.late_lookups and kv_cache.is_brought(ctx, request_id):
         state = evolve(state, unanswered=state.unanswered | {request_id})
     if not ctx.requests[request_id].grammar:
         return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))

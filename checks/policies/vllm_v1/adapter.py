@@ -13,6 +13,7 @@ from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from checks.policies.vllm_v1.reference import externals
 from reference.core.frozen_map import FrozenMap
+from reference.vllm_v1.kv_cache import is_brought
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
@@ -33,7 +34,8 @@ class VllmV1Decoder(StepDecoder[State]):
         if action.lost and self.ctx.config.connector is Connector.ASYNC:
             present = {row.id for row in self.last.present} | set(action.arrive)
             lost |= present.difference(action.abort).intersection(action.lost)
-        asked = action.arrive if self.ctx.config.late_lookups else ()
+        late = action.arrive if self.ctx.config.late_lookups else ()
+        asked = [id_ for id_ in late if is_brought(self.ctx, id_)]
         grammars = [id_ for id_ in action.arrive if self.ctx.requests[id_].grammar]
         answered = {*action.abort, *action.answered}
         return {

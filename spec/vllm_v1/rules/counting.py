@@ -218,11 +218,16 @@ def blocks_left(ctx: Context, request_id: str, cached: int, end: int) -> int:
     return max(cached, len(came))
 
 
+def may_be_brought(ctx: Context, request_id: str) -> bool:
+    """True but for a request that reads no cache, in 0.33.0: the connector is not asked for it."""
+    return ctx.config.behaviour.loads_unread or ctx.requests[request_id].reads_cache
+
+
 def offered(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the connector has of a request; within a step the last one is computed."""
     if ctx.config.connector is Connector.NONE or row.id in state.lost:
         return 0
-    if not (ctx.requests[row.id].reads_cache or ctx.config.behaviour.loads_unread):
+    if not may_be_brought(ctx, row.id):
         return 0
     most = row.tokens - (ctx.config.connector is Connector.SYNC)
     return min(ctx.external.get(row.id, 0), most)

@@ -15,7 +15,7 @@ from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State
-from spec.vllm_v1.rules.counting import blocks_left, is_written, rank
+from spec.vllm_v1.rules.counting import blocks_left, is_written, may_be_brought, rank
 from spec.vllm_v1.rules.registry import between, code
 
 Rows: TypeAlias = tuple[Sequence, ...]
@@ -60,7 +60,8 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
         yield f"finished between steps: {sorted(after.finished ^ before.finished)}"
     if after.unreported != before.unreported | gone:
         yield f"to report {sorted(after.unreported)}, gone {sorted(gone)}"
-    asked = before.unanswered | (arrived if ctx.config.late_lookups else set())
+    newly = {id_ for id_ in arrived if may_be_brought(ctx, id_)}
+    asked = before.unanswered | (newly if ctx.config.late_lookups else set())
     if not after.unanswered <= asked - gone:
         yield f"not answered {sorted(after.unanswered)}, of {sorted(asked - gone)}"
     compiled = before.compiling | {id_ for id_ in arrived if ctx.requests[id_].grammar}
