@@ -33,7 +33,7 @@ def plan_admissions(draft: Draft) -> None:
     config = draft.state.config
     for row in _in_turn(draft.state):
         draft.refusal = no_room(config, draft.budget, draft.running)
-        if draft.refusal is None and row.is_held_back:
+        if draft.refusal is None and draft.state.holds_back(row):
             draft.defer(row)
         elif draft.refusal is None and row.load is not Load.LOADING:
             draft.refusal = _considered(draft, row)

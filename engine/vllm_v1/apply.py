@@ -555,9 +555,6 @@ def compiled(state: SchedulerState, request_id: str) -> bool:
     if request_id not in state.noted.compiling:
         return False
     state.noted.compiling.discard(request_id)
-    row = state.find(request_id)
-    if row is not None:
-        row.compiling = False
     return True
 
 

@@ -26,8 +26,7 @@ class RequestState(decoding.RequestState):
     - `sending`: it has left, and the connector sends its keys and values.
     - `external`: tokens at its beginning that the connector can bring; `if_lost`: those of them
       that come although the load is lost.
-    - `unanswered`: the connector has not said what it can bring. `compiling`: its grammar is not
-      ready.
+    - `unanswered`: the connector has not said what it can bring.
     - `arrival`: how many arrived before it, 0 under first come, first served.
     """
 
@@ -40,16 +39,10 @@ class RequestState(decoding.RequestState):
     external: int = 0
     if_lost: int = 0
     unanswered: bool = False
-    compiling: bool = False
     arrival: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.tokens = self.prefill_len
-
-    @property
-    def is_held_back(self) -> bool:
-        """True if it cannot run yet: the connector or its grammar is waited for."""
-        return self.unanswered or self.compiling
 
     @property
     def rank(self) -> tuple[int, int]:

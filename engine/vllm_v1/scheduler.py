@@ -49,16 +49,11 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         newcomer.unanswered = config.late_lookups and newcomer.is_brought(config.behaviour)
         self.state.arrivals += 1
         if request.grammar:
-            self._compile(newcomer)
-        return newcomer
-
-    def _compile(self, newcomer: RequestState) -> None:
-        """The newcomer waits for its grammar, up to 0.28.0 before those that wait."""
-        newcomer.compiling = True
-        self.state.noted.compiling.add(newcomer.id)
-        if not self.state.config.behaviour.holders_first:
+            self.state.noted.compiling.add(newcomer.id)
+        if request.grammar and not config.behaviour.holders_first:
             self.state.queue.remove(newcomer)
             self.state.skip(newcomer)
+        return newcomer
 
     def end_load(self, request_id: str, failed: bool = False) -> bool:
         """The connector reports a load; False if the request does not load."""

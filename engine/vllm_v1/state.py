@@ -97,6 +97,10 @@ class SchedulerState(state.SchedulerState[RequestState]):
             return frozenset()
         return frozenset(row.id for row in (*self.skipped, *self.queue) if row.unanswered)
 
+    def holds_back(self, row: RequestState) -> bool:
+        """True if the connector, or the request's grammar, is waited for."""
+        return row.unanswered or row.id in self.noted.compiling
+
     @property
     def has_queued(self) -> bool:
         """True if a request has arrived and does not run."""

@@ -92,12 +92,12 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
     )
     if ctx.config.late_lookups and kv_cache.is_brought(ctx, request_id):
         state = evolve(state, unanswered=state.unanswered | {request_id})
-    if not ctx.requests[request_id].grammar:
-        return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
-    state = evolve(state, compiling=state.compiling | {request_id})
-    if ctx.config.behaviour.holders_first:
-        return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
-    return evolve(state, skipped=queued(ctx, (*state.skipped, newcomer)))
+    has_grammar = ctx.requests[request_id].grammar
+    if has_grammar:
+        state = evolve(state, compiling=state.compiling | {request_id})
+    if has_grammar and not ctx.config.behaviour.holders_first:
+        return evolve(state, skipped=queued(ctx, (*state.skipped, newcomer)))
+    return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
 
 
 def answer(_ctx: Context, state: State, request_id: str) -> State:
