@@ -149,6 +149,11 @@ def _freedom(instance: AnyInstance) -> Iterator[str]:
             yield sentence_case(f"{who.format(f'{subject} {joined(ids)}')} {what}.")
     for request_id, tokens in instance.external.items():
         yield f"A connector has {counted(tokens, 'token')} of request {request_id}."
+    for request in instance.requests:
+        if request.grammar:
+            yield f"The grammar of request {request.id} is ready some time after its arrival."
+        if not request.reads_cache:
+            yield f"Request {request.id} reads no cache."
 
 
 def _broken(run: Shown, drawn: Drawn) -> str:

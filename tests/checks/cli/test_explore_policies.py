@@ -103,6 +103,30 @@ def test_instance_of_ones_own_is_explored_under_another_policy(policy: str) -> N
     assert {"arrive", "abort", "step"} <= set(reported["actions"])
 
 
+def test_a_request_of_ones_own_that_waits_for_its_grammar_is_explored() -> None:
+    Path("w.jsonl").write_text(
+        '{"id": "0", "prompt_len": 3, "max_tokens": 2, "grammar": true}\n'
+        '{"id": "1", "prompt_len": 2, "max_tokens": 2}\n'
+    )
+
+    ran = lockstep("explore", "--workload", "w.jsonl", *settings("policy=vllm-v1", *SMALL))
+
+    assert "assumed: request 0 waits for its grammar, but not for ever" in ran.out
+    assert ran.code == 0
+
+
+def test_a_grammar_is_no_word_but_true_or_false_and_no_business_of_spyre() -> None:
+    line = '{"id": "0", "prompt_len": 3, "max_tokens": 2, "grammar": %s}\n'
+    Path("word.jsonl").write_text(line % '"json"')
+    Path("true.jsonl").write_text(line % "true")
+
+    word, spyre = lockstep("run", "word.jsonl"), lockstep("run", "true.jsonl")
+
+    assert (word.code, spyre.code) == (2, 2)
+    assert "grammar: found 'json'; allowed: true or false" in word.err
+    assert "grammar: found True; allowed: False under policy spyre" in spyre.err
+
+
 @pytest.mark.parametrize("part", [("--resume", "a.ck"), ("--order", "random", "--max-depth", "5")])
 def test_a_part_of_a_search_does_not_go_to_a_cluster(
     part: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
