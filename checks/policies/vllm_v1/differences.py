@@ -55,7 +55,7 @@ def _rolls_back_too_much(divergence: Divergence, expected: Step, found: Step) ->
     cut = list(_cut_padding(divergence.config, expected))
     drafts = divergence.config.num_speculative_tokens
     own = ("drafts", "accepted", "after.running.computed", "after.running.placeholders")
-    unsent = ("after.draining", "after.pool", "statistics")
+    unsent = ("after.draining", "after.pool", "statistics", "blocks")
     is_kept = divergence.config.sends and not {*cut}.isdisjoint(expected.finished)
     return (
         bool(cut)
