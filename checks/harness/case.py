@@ -157,7 +157,7 @@ def with_all_drafts(case: Case) -> Case:
     return evolve(case, requests=tuple(requests), surroundings={**case.surroundings, **drafts})
 
 
-USUAL: Mapping[str, Mapping[str, Any]] = {
+USUAL_VALUES: Mapping[str, Mapping[str, Any]] = {
     "grammars": {"grammar": False},
     "reads_cache": {"reads_cache": True},
 }
@@ -166,7 +166,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
 
 def without(case: Case, ability: str) -> Case:
     """The case in which no request needs the ability of that name."""
-    requests = tuple(evolve(request, **USUAL[ability]) for request in case.requests)
+    requests = tuple(evolve(request, **USUAL_VALUES[ability]) for request in case.requests)
     others = {name: what for name, what in case.surroundings.items() if name != ability}
     return evolve(case, requests=requests, surroundings=others)
 

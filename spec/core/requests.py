@@ -245,18 +245,29 @@ _RARELY_SERVED = {
 }
 
 
-def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[str] = ()) -> None:
-    """Raise if prompt and output of the request exceed the model length.
+def refuse_unserved(request: Request, config: PolicyConfig, serves: Container[str]) -> None:
+    """Raise if the request asks for what the scheduler does not serve.
 
     `serves`: keys of a request that few schedulers know, and this one does.
 
     Raises:
-        WorkloadError: they do, or the request asks for what the scheduler does not serve.
+        WorkloadError: it does.
     """
     for name, usual in _RARELY_SERVED.items():
         if name not in serves and (value := getattr(request, name)) != usual:
             allowed = "no such key" if usual is None else usual
             raise WorkloadError(name, value, f"{allowed} under policy {config.policy}")
+
+
+def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[str] = ()) -> None:
+    """Raise if prompt and output of the request exceed the model length.
+
+    `serves`: as for `refuse_unserved`.
+
+    Raises:
+        WorkloadError: they do, or the request asks for what the scheduler does not serve.
+    """
+    refuse_unserved(request, config, serves)
     total = request.prompt_len + request.max_tokens
     refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
 

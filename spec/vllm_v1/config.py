@@ -13,7 +13,7 @@ from attrs import frozen
 from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long
+from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long, refuse_unserved
 from spec.vllm_v1.releases import BEHAVIOURS, Behaviour, Release
 
 
@@ -324,9 +324,11 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
             what a connector or a drafter does, and none is configured.
     """
     served = ("external", "external_if_lost", "right_drafts", "grammar", "reads_cache")
-    if config.pooling and request.max_tokens != 1:
-        raise WorkloadError("max_tokens", request.max_tokens, "1 where the model pools")
-    if not (config.pooling and request.prompt_len == config.max_model_len):
+    if config.pooling:
+        refuse_unserved(request, config, served)
+        refuse_above("max_tokens", request.max_tokens, "a result of a model that pools", 1)
+        refuse_above("prompt_len", request.prompt_len, "max_model_len", config.max_model_len)
+    else:
         refuse_too_long(request, config, served)
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")

@@ -1,6 +1,10 @@
 """The kinds of vLLM V1's steps: prefill, decode, idle."""
 
+import re
+from typing import Any
+
 import pytest
+from attrs import evolve
 
 from reference.core.block_pool import empty_pool
 from spec.core.errors import WorkloadError
@@ -104,3 +108,21 @@ def test_what_a_drafter_foresees_is_refused_only_where_nothing_drafts(
         field = error.field
 
     assert field == ("right_drafts" if is_refused else None)
+
+
+@pytest.mark.parametrize(
+    ("length", "keys", "allowed"),
+    [
+        (9, {}, "at most max_model_len (8)"),
+        (8, {"max_tokens": 2}, "at most a result of a model that pools (1)"),
+        (8, {"lora": 1}, "0 under policy vllm-v1"),
+    ],
+)
+def test_a_model_that_pools_serves_prompts_of_its_length_and_nothing_else_more(
+    length: int, keys: dict[str, Any], allowed: str
+) -> None:
+    config = VllmV1Config(max_model_len=8, block_size=4, pooling=True)
+    refuse_unservable(request("0", 8, 1), config)
+
+    with pytest.raises(WorkloadError, match=re.escape(allowed)):
+        refuse_unservable(evolve(request("0", length, 1), **keys), config)

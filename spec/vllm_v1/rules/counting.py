@@ -167,9 +167,18 @@ def _free_after_turns(step: Step, running: abc.Iterable[Sequence]) -> int:
     return len(step.before.pool.free) + freed - taken
 
 
-def set_going(step: Step, held_back: abc.Set[str]) -> list[str]:
-    """Those of the requests that the step admits, loads or takes for loaded."""
-    return sorted(held_back & ({*step.admitted} | ids(step.happened("load", "promote"))))
+def wrongly_held_back(step: Step, name: str) -> abc.Iterator[str]:
+    """Check that the step sets no request of this field of the state going, and takes none out.
+
+    One that leaves is waited for no more.
+    """
+    states = (step.before, step.planned, step.after)
+    before, planned, after = (getattr(state, name) for state in states)
+    if going := before & ({*step.admitted} | ids(step.happened("load", "promote"))):
+        yield f"{name}, and go on: {sorted(going)}"
+    due = before & ids(step.after.present)
+    if planned != before or after != due:
+        yield f"{name}: {sorted(after)}, expected {sorted(due)}"
 
 
 def receivers(step: Step) -> abc.Sequence[Sequence]:

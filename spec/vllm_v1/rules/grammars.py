@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from spec.core.judging import ids
 from spec.vllm_v1.records import Context, Step
-from spec.vllm_v1.rules.counting import set_going
+from spec.vllm_v1.rules.counting import wrongly_held_back
 from spec.vllm_v1.rules.registry import code, of_step, witness
 
 _GRAMMAR = code("structured output")
@@ -16,12 +15,7 @@ def compiling_requests_wait(_ctx: Context, step: Step) -> Iterator[str]:
     ready.
     """
     # One that leaves needs none any more.
-    compiling = step.before.compiling
-    if going := set_going(step, compiling):
-        yield f"{going} go on without a grammar"
-    due = compiling & ids(step.after.present)
-    if step.planned.compiling != compiling or step.after.compiling != due:
-        yield f"compiling {sorted(step.after.compiling)}, expected {sorted(due)}"
+    yield from wrongly_held_back(step, "compiling")
 
 
 @of_step("V1-STR-2", _GRAMMAR)

@@ -18,8 +18,8 @@ from spec.vllm_v1.rules.counting import (
     missing_blocks,
     offered,
     read_by,
-    set_going,
     verified,
+    wrongly_held_back,
 )
 from spec.vllm_v1.rules.registry import (
     always,
@@ -304,9 +304,4 @@ def unanswered_requests_wait(_ctx: Context, step: Step) -> Iterator[str]:
     no step makes the connector say it.
     """
     # One that leaves is not asked about any more.
-    unanswered = step.before.unanswered
-    if going := set_going(step, unanswered):
-        yield f"{going} go on without an answer"
-    due = unanswered & ids(step.after.present)
-    if step.planned.unanswered != unanswered or step.after.unanswered != due:
-        yield f"not answered {sorted(step.after.unanswered)}, expected {sorted(due)}"
+    yield from wrongly_held_back(step, "unanswered")

@@ -57,14 +57,12 @@ def unread_caches_give_nothing(ctx: Context, step: Step) -> Iterator[str]:
     """A request of which all of the prompt must be computed takes nothing from the cache, and in
     0.33.0 nothing from a connector.
     """
-    begun = {row.id: row for row in step.planned.present}
-    loads = ids(step.happened("load"))
-    for id_ in hits(step):
-        if not ctx.requests[id_].reads_cache:
-            yield f"{id_} takes blocks from the cache"
-    for id_ in {*step.external, *loads} if not ctx.config.behaviour.loads_unread else ():
-        if id_ in begun and not ctx.requests[id_].reads_cache:
-            yield f"{id_} is brought tokens"
+    given = {*hits(step)}
+    if not ctx.config.behaviour.loads_unread:
+        given |= {*step.external} | ids(step.happened("load"))
+    wrong = [id_ for id_ in sorted(given) if not ctx.requests[id_].reads_cache]
+    if wrong:
+        yield f"{wrong} read no cache, and are spared tokens"
 
 
 @of_step("V1-KV-5", code("limit of a hit"), applies=_caching)
