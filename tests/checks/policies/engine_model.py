@@ -116,6 +116,10 @@ class VllmV1EngineMachine(EngineMachine):
         """The connector says between two steps what it has of a request."""
         return self.changed(node, lambda scheduler: scheduler.answer(request_id))
 
+    def compiled(self, node: Node, request_id: str) -> Node:
+        """A grammar is ready between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.compiled(request_id))
+
     def end_send(self, node: Node, request_id: str) -> Node:
         """The blocks of a request that has left are sent between two steps."""
         return self.changed(node, lambda scheduler: scheduler.end_send(request_id))
