@@ -69,8 +69,8 @@ RequestT = TypeVar("RequestT", bound=RequestState)
 class WaitingQueue(Generic[RequestT]):
     """The waiting requests in order; insertion, removal and the head cost O(1).
 
-    `changes`: number of insertions and removals so far, by which an observer sees a change.
-    `removed`: removed requests that an observer has not seen; None if there is no observer.
+    `changes`: number of insertions, removals and others so far, by which an observer sees them.
+    `removed`: removed or changed requests that it has not seen; None if there is no observer.
     """
 
     def __init__(self) -> None:
@@ -102,6 +102,12 @@ class WaitingQueue(Generic[RequestT]):
         self._front -= 1
         self._enter(request, self._front)
         self._requests.move_to_end(request.id, last=False)
+
+    def has_changed(self, request: RequestT) -> None:
+        """A request has other tokens than before, and its place."""
+        self.changes += 1
+        if self.removed is not None:
+            self.removed.append(request)
 
     def _enter(self, request: RequestT, order: int) -> None:
         request.order = order

@@ -149,18 +149,18 @@ class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
             StalePlanError: another plan was made since, or this plan was applied already.
             ValueError: the number of tokens is not `plan.samples`.
         """
-        self._take(plan, tokens)
+        self._take(plan, tokens, plan.samples)
         return self._apply(plan, tokens, ends)
 
-    def _take(self, plan: PlanT, tokens: Tensor) -> None:
+    def _take(self, plan: PlanT, tokens: Tensor, samples: int) -> None:
         """Check that this is the last plan and not applied yet, and mark it as applied.
 
         Raises:
             StalePlanError: another plan was made since, or this plan was applied already.
-            ValueError: the number of tokens is not `plan.samples`.
+            ValueError: the number of tokens is not `samples`.
         """
         if plan is not self._planned:
             raise StalePlanError("a plan is applied once, and before any request is aborted")
-        if len(tokens) != plan.samples:
-            raise ValueError(f"{len(tokens)} tokens; {plan.samples} are to be sampled")
+        if len(tokens) != samples:
+            raise ValueError(f"{len(tokens)} tokens; {samples} are to be sampled")
         self._planned = None

@@ -35,22 +35,20 @@ from spec.vllm_v1.records import Load
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
     """Apply the decisions of the plan, then the results of the model."""
-    if state.noted.unreported:
-        state.noted.unreported.clear()
     others = plan.own_moves or plan.passed or results.leavers
     if plan.verification is not None and not others:
+        state.noted.unreported.clear()
         return _verify_all(state, plan.verification, tokens, results)
-    _decide(state, plan)
-    if state.planned is not None:
-        state.planned()
+    decide_all(state, plan)
     return _apply_results(state, plan, tokens, results)
 
 
 # --- decisions ------------------------------------------------------------------------------------
 
 
-def _decide(state: SchedulerState, plan: Plan) -> None:
+def decide_all(state: SchedulerState, plan: Plan) -> None:
     """Hand out and hash blocks, and move requests between the queues."""
+    state.noted.unreported.clear()
     for growth in plan.grown:
         _allocate(state, growth.row, growth.fresh)
     running = state.running
@@ -65,6 +63,8 @@ def _decide(state: SchedulerState, plan: Plan) -> None:
     for row in reversed(plan.passed):
         state.skipped.remove(row)
         state.queue.put_front(row)
+    if state.planned is not None:
+        state.planned()
 
 
 def _stop_decoding(state: SchedulerState, plan: Plan) -> None:
@@ -172,13 +172,14 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
         running.steps += 1
     if batch is not None and not plan.turns and not results.leavers:
         tokens = _note_batch(state, batch, tokens)
-        return Outcome(batch.ids, tokens, _finish(state, _leaving(state, batch, results)))
+        return Outcome(batch.ids, tokens, finish(state, _leaving(state, batch, results)))
     outcome = Outcome()
     for turn in plan.turns:
-        _compute(turn)
-    missing = _lose_loads(state, plan, results, outcome)
-    _let_go(state, results, outcome)
-    sampled = _Sampled(state, results, outcome)
+        compute(turn)
+    admissions = [turn for turn in plan.turns if isinstance(turn, Admission)]
+    missing = lose_loads(state, admissions, results, outcome)
+    let_go(state, results, outcome)
+    sampled = Sampled(state, results, outcome)
     leaving: list[RequestState] = []
     if batch is not None:
         sampled.add_batch(batch, _note_batch(state, batch, tokens[: len(batch.rows)]))
@@ -190,12 +191,12 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
             continue
         valid = missing.valid_tokens(turn)
         if valid is not None:
-            _compute_again(turn, valid, outcome)
+            compute_again(state, turn, valid, outcome)
         elif samples and sampled.add(turn, samples):
             leaving.append(turn.row)
     sampled.write()
     sampled.register()
-    outcome.finished = _finish(state, leaving)
+    outcome.finished = finish(state, leaving)
     return outcome
 
 
@@ -217,28 +218,26 @@ def _leaving(state: SchedulerState, batch: Batch, results: Results) -> list[Requ
     return [row for row in batch.rows if row in full or row.id in ends] if full or ends else []
 
 
-def _compute(turn: Turn) -> None:
+def compute(turn: Turn) -> None:
     """Count the turn's tokens as computed; with more to come, the row is in its prefill."""
     row = turn.row
     if row.start is None:
         row.computed = turn.computed + turn.new
-        row.prefilling = row.computed < turn.tokens
+        row.prefilling = row.computed < turn.tokens + turn.awaited
 
 
-def _lose_loads(state: SchedulerState, plan: Plan, results: Results, outcome: Outcome) -> Missing:
-    """Note the loads of this step that were lost; they are not offered again."""
-    lost = [
-        turn
-        for turn in plan.turns
-        if isinstance(turn, Admission) and turn.external and turn.row.id in results.lost
-    ]
+def lose_loads(
+    state: SchedulerState, admissions: Iterable[Admission], results: Results, outcome: Outcome
+) -> Missing:
+    """Note the loads of these requests that were lost; they are not offered again."""
+    lost = [turn for turn in admissions if turn.external and turn.row.id in results.lost]
     outcome.lost = tuple(turn.row.id for turn in lost)
     for name in outcome.lost:
         state.lost.add(name)
     return Missing(lost, state.config.block_size)
 
 
-def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
+def let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
     """Remove requests whose clients left while the model ran."""
     present = [(name, state.find(name)) for name in results.leavers]
     outcome.leavers = tuple(name for name, row in present if row is not None)
@@ -250,14 +249,21 @@ def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
             state.aborted.add(name)
 
 
-def _compute_again(turn: Turn, valid: int, outcome: Outcome) -> None:
-    """A row read a missing block: it has no output and resumes behind its valid tokens."""
+def compute_again(state: SchedulerState, turn: Turn, valid: int, outcome: Outcome) -> None:
+    """A row read a missing block: it has no output and resumes behind its valid tokens.
+
+    What steps in flight sample for it is not awaited: they have read the block, too.
+    """
     row = turn.row
     outcome.undone[row.id] = row.computed, valid
     row.computed, row.prefilling = valid, True
+    row.drafts = row.placeholders = 0
+    for flight in state.flights:
+        flight.no_longer_awaits(row.id)
+        flight.void.add(row.id)
 
 
-class _Sampled:
+class Sampled:
     """Collects the tokens of rows with turns of their own."""
 
     def __init__(self, state: SchedulerState, results: Results, outcome: Outcome) -> None:
@@ -265,6 +271,7 @@ class _Sampled:
         self._of_batch: tuple[Sequence[str], Tensor] = (), NO_TOKENS
         self._ids: list[str] = []
         self._tokens: list[int] = []
+        self._stored: list[int] = []  # of these, the tokens of running rows
         self._slots: list[int] = []
         self._places: list[int] = []
         self._filled: list[tuple[RequestState, int]] = []
@@ -279,8 +286,31 @@ class _Sampled:
 
     def add(self, turn: Turn, samples: list[int]) -> bool:
         """Accepted drafts and one more token, up to the request's end; True if the request ends."""
+        row = turn.row
+        accepted = self._accepted(turn)
+        row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
+        tokens, is_over = self._gained(turn, accepted, samples)
+        due, first = len(tokens), turn.tokens - row.request.prompt_len
+        self._stored += tokens
+        self._slots += [row.slot] * due
+        self._places += range(first, first + due)
+        if row.start is None:
+            self._extend(turn, due, is_over)
+        if is_over and self._state.config.behaviour.trims_at_end:
+            row.computed -= accepted + 1 - due
+        self._filled.append((row, turn.tokens + due - 1))
+        return is_over
+
+    def add_late(self, row: RequestState, turn: Turn, samples: list[int]) -> bool:
+        """The same for a row that was preempted meanwhile and waits, with nothing to roll back."""
+        tokens, is_over = self._gained(turn, self._accepted(turn), samples)
+        row.receive(tokens)
+        self._state.queue.has_changed(row)
+        return is_over
+
+    def _gained(self, turn: Turn, accepted: int, samples: list[int]) -> tuple[list[int], bool]:
+        """The tokens that a request gets, and whether it ends with them."""
         row, request = turn.row, turn.row.request
-        accepted = self._accepted(turn) if turn.drafts else 0
         first = turn.tokens - request.prompt_len
         due, is_over = self._due(row, first, accepted + 1)
         tokens = samples[:due]
@@ -289,20 +319,16 @@ class _Sampled:
             tokens[: len(given)] = given
         self._ids += [row.id] * due
         self._tokens += tokens
-        self._slots += [row.slot] * due
-        self._places += range(first, first + due)
-        if row.start is None:
-            self._extend(turn, due, is_over)
-        self._filled.append((row, turn.tokens + due - 1))
-        return is_over
+        return tokens, is_over
 
     def _accepted(self, turn: Turn) -> int:
-        """Number of accepted drafts; rejected drafts are rolled back."""
-        row, accepted = turn.row, 0
+        """Number of accepted drafts of the turn."""
+        if not turn.drafts:
+            return 0
+        name, accepted = turn.row.id, 0
         if not isinstance(turn, Admission):  # else they were never made
-            accepted = min(self._results.accepted.get(row.id, 0), turn.drafts)
-        self._outcome.accepted[row.id] = accepted
-        row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
+            accepted = min(self._results.accepted.get(name, 0), turn.drafts)
+        self._outcome.accepted[name] = accepted
         return accepted
 
     def _due(self, row: RequestState, first: int, most: int) -> tuple[int, bool]:
@@ -317,7 +343,9 @@ class _Sampled:
         """The row has `due` more tokens, and new drafts behind them if any may be proposed."""
         row, most = turn.row, self._state.config.num_speculative_tokens
         row.tokens = turn.tokens + due
-        if not most:
+        if row.placeholders:
+            row.placeholders -= turn.samples
+        elif not most:
             self._state.running.join(row)
         elif not is_over:
             _propose(row, most, self._results.proposes, self._outcome)
@@ -330,11 +358,11 @@ class _Sampled:
         self._outcome.tokens = np.concatenate((tokens, own))
         if self._slots:
             slots, places = (np.array(values, np.int64) for values in (self._slots, self._places))
-            self._state.slots.note(slots, places, 0, own)
+            self._state.slots.note(slots, places, 0, np.array(self._stored, np.int64))
 
     def register(self) -> None:
-        """Register what the rows have filled, where accepted drafts are found at once."""
-        if self._state.caches_accepted:
+        """Register what the rows have filled, where that is done at once."""
+        if self._state.caches_sampled:
             for row, computed in self._filled:
                 _register(self._state, row, computed)
 
@@ -443,14 +471,16 @@ def _verify_each(
         state.running.verify_no_longer()
         for row, computed in zip(ending, kept[is_over].tolist(), strict=True):
             row.tokens = computed + 1
-        outcome.finished = _finish(state, ending)
+            if state.config.behaviour.trims_at_end:
+                row.computed = computed
+        outcome.finished = finish(state, ending)
         state.running.verify(rows.without(is_over))
     return outcome
 
 
 def _register_filled(state: SchedulerState, rows: VerifyingRows, computed: Tensor) -> None:
     """Register blocks full of these computed tokens, [rows], where that is done at once."""
-    if state.caches_accepted:
+    if state.caches_sampled:
         for place in rows.full(0):
             row = rows.rows[place]
             _register(state, row, int(computed[place]))
@@ -465,26 +495,29 @@ def _repeated(ids: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
 # --- release --------------------------------------------------------------------------------------
 
 
-def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str, ...]:
+def finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str, ...]:
     """Remove these finished rows, in this order; return their ids."""
     names = []
     for row in leaving:
         remove(state, row)
-        if state.config.behaviour.trims_at_end:
-            row.computed = min(row.computed, row.tokens - 1)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)
 
 
 def preempt(state: SchedulerState, victim: RequestState) -> None:
-    """Release a row's blocks: it keeps its tokens and waits first in the queue."""
+    """Release a row's blocks: it keeps its tokens and waits first in the queue.
+
+    It still gets what steps in flight sample for it, unless what it computed is to be sent.
+    """
     generated = state.running.tokens(victim) - victim.request.prompt_len
     outputs = state.slots.outputs[victim.slot, :generated].copy()
     state.running.remove(victim)
     _give_back(state, victim)
     state.queue.put_front(victim.again(outputs))
     state.noted.preempted.add(victim.id)
+    for flight in state.flights if state.config.sends else ():
+        flight.no_longer_awaits(victim.id)
 
 
 def remove(state: SchedulerState, request: RequestState) -> None:
@@ -497,6 +530,7 @@ def remove(state: SchedulerState, request: RequestState) -> None:
         state.running.remove(request)
     else:
         _leave_queues(state, request)
+    request.placeholders = 0
     request.sending = state.config.sends and request.computed > 0
     if _is_transferred(request):
         request.drafts, request.prefilling = 0, False
@@ -514,8 +548,17 @@ def _is_transferred(request: RequestState) -> bool:
 
 
 def _give_back(state: SchedulerState, request: RequestState) -> None:
-    state.blocks.release(request.blocks)
+    _release(state, request)
     _give_slot_back(state, request)
+
+
+def _release(state: SchedulerState, request: RequestState) -> None:
+    """Its blocks are free, or will be with the results of all steps in flight that write."""
+    if request.blocks and state.is_written(request.id):
+        last = next(flight for flight in reversed(state.flights) if flight.plan.turns)
+        last.frees.append((request.id, request.blocks))
+    else:
+        state.blocks.release(request.blocks)
 
 
 def _give_slot_back(state: SchedulerState, request: RequestState) -> None:
@@ -572,11 +615,17 @@ def _end_transfer(state: SchedulerState, row: RequestState) -> None:
     """Release the blocks of a request that has left, once no transfer needs them."""
     if not _is_transferred(row):
         state.draining.remove(row)
-        state.blocks.release(row.blocks)
+        _release(state, row)
 
 
 def restart(state: SchedulerState) -> None:
-    """Drop the cache: all requests with blocks wait at the head, running requests first."""
+    """Drop the cache: all requests with blocks wait at the head, running requests first.
+
+    Steps in flight are lost, with what they sampled.
+    """
+    for _, table in (table for flight in state.flights for table in flight.frees):
+        state.blocks.release(table)
+    state.flights.clear()
     holding = [row for row in state.queue if row.blocks]
     for row in reversed([*state.skipped, *holding]):
         _leave_queues(state, row)

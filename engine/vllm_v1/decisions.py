@@ -57,4 +57,5 @@ class DecisionObserver(decisions.DecisionObserver[SchedulerState, Plan, Outcome]
 
 def _decodes(turn: Turn) -> bool:
     """True if only the newest token of the row was not computed."""
-    return turn.computed == turn.tokens - 1 and turn.tokens > turn.row.request.prompt_len
+    tokens = turn.tokens + turn.awaited
+    return turn.computed == tokens - 1 and tokens > turn.row.request.prompt_len

@@ -116,7 +116,8 @@ class Draft:
         turn = self.turns.pop(victim, None)
         if turn is not None:
             self.budget += turn.new
-        self.pool.release(victim.blocks if turn is None else turn.table)
+        if not self.state.is_written(victim.id):
+            self.pool.release(victim.blocks if turn is None else turn.table)
 
     def promote(self, row: RequestState) -> None:
         """The request's load has ended: it can be scheduled again."""

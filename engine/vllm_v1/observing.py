@@ -11,11 +11,14 @@ from engine.core.observing import (
     with_new_names,
 )
 from engine.core.scheduler import Ends
+from engine.core.sharing import DerivedMap
+from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.plan import Admission, LoadStart, Move, Plan, Preemption, Promotion, Turn
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome
 from engine.vllm_v1.scheduler import Scheduler
 from spec.core.records import Event
+from spec.vllm_v1 import records
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Lookups, Sequence, State, Statistics, Step
 
@@ -40,7 +43,11 @@ class StepObserver(observing.StepObserver["Observer"]):
         if not self._with_grammar:
             return set()
         rows = (row for row in self._planned.running if row.id in self._with_grammar)
-        return {row.id for row in rows if row.computed + scheduled.get(row.id, 0) >= row.tokens}
+        return {
+            row.id
+            for row in rows
+            if row.computed + scheduled.get(row.id, 0) >= row.tokens + row.placeholders
+        }
 
     def end(
         self,
@@ -63,7 +70,9 @@ class StepObserver(observing.StepObserver["Observer"]):
         asking = _asking(plan)
         resumed = [move for move in asking if move.row.id in before.preempted]
         scheduled = dict.fromkeys(batch, 1) | {name: turn.new for name, turn in turns.items()}
-        masked = self._asking_grammars(scheduled)
+        masked, flight = self._asking_grammars(scheduled), outcome.results_of
+        in_flight = self._config.steps_in_flight > 0
+        events = _late_results(outcome, plan) if in_flight else _results(outcome, turns)
         return Step(
             index=index,
             time=time,
@@ -89,7 +98,8 @@ class StepObserver(observing.StepObserver["Observer"]):
             failed_loads=tuple(outcome.undone),
             finished=outcome.finished,
             aborted=aborted,
-            events=(*_decisions(plan, before), *_results(outcome, turns)),
+            events=(*_decisions(plan, before), *events),
+            results_of=None if flight is None else _flight(flight),
         )
 
 
@@ -170,10 +180,7 @@ def _turn(turn: Turn) -> Iterator[Event]:
 
 def _results(outcome: Outcome, turns: Mapping[str, Turn]) -> Iterator[Event]:
     """Events of the results: lost loads and leavers first."""
-    for name in outcome.lost:
-        turn = turns[name]
-        brought = turn.external if isinstance(turn, Admission) else 0
-        yield Event("lose_load", name, "V1-EXT-4", brought)
+    yield from _lost_loads(outcome, turns)
     for name in outcome.leavers:
         yield Event("leave", name, "V1-LIF-2")
     finished = [name for name in outcome.finished if name not in turns]
@@ -186,6 +193,33 @@ def _results(outcome: Outcome, turns: Mapping[str, Turn]) -> Iterator[Event]:
             yield Event("rollback", name, "V1-SPC-2", turn.drafts, outcome.accepted[name])
         if name in outcome.finished:
             yield Event("finish", name, "V1-LIF-4")
+
+
+def _late_results(outcome: Outcome, plan: Plan) -> Iterator[Event]:
+    """Events where steps are in flight: those who leave, then the results of the oldest, if due.
+
+    Who was preempted in this step's `plan` has nothing to roll back.
+    """
+    for name in outcome.leavers:
+        yield Event("leave", name, "V1-LIF-2")
+    turns = () if outcome.results_of is None else outcome.results_of.plan.turns
+    by_name = {turn.row.id: turn for turn in turns}
+    yield from _lost_loads(outcome, by_name)
+    for name, (computed, valid) in outcome.undone.items():
+        yield Event("undo", name, "V1-EXT-4", computed, valid)
+    preempted = {row.id for row in plan.preempted}
+    for name, turn in by_name.items():
+        if name in outcome.accepted and name not in preempted:
+            yield Event("rollback", name, "V1-SPC-2", turn.drafts, outcome.accepted[name])
+        if name in outcome.finished:
+            yield Event("finish", name, "V1-LIF-4")
+
+
+def _lost_loads(outcome: Outcome, turns: Mapping[str, Turn]) -> Iterator[Event]:
+    for name in outcome.lost:
+        turn = turns[name]
+        brought = turn.external if isinstance(turn, Admission) else 0
+        yield Event("lose_load", name, "V1-EXT-4", brought)
 
 
 # --- states ---------------------------------------------------------------------------------------
@@ -224,6 +258,7 @@ class Observer:
             compiling=frozenset(now.noted.compiling),
             preempted=frozenset(now.noted.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
+            flights=tuple(map(_flight, now.flights)),
         )
         self._state = last if last is not None and _is_same(last, state) else state
         return self._state
@@ -234,12 +269,14 @@ class Observer:
 
     def _described(self, request: RequestState) -> Sequence:
         """The record of a request that does not wait; the same object if unchanged."""
-        record = self._records.get(request)
+        record, running = self._records.get(request), self._scheduler.running
         if (
             record is not None
-            and record.computed == self._scheduler.running.computed(request)
+            and record.computed == running.computed(request)
             and record.blocks is request.blocks
             and record.drafts == request.drafts
+            and record.placeholders == request.placeholders
+            and record.tokens == running.tokens(request)
             and record.prefilling == request.prefilling
             and record.load is request.load
             and record.sending == request.sending
@@ -257,11 +294,28 @@ class Observer:
             computed=running.computed(request),
             generated=running.tokens(request) - length,
             drafts=request.drafts,
+            placeholders=request.placeholders,
             blocks=request.blocks,
             prefilling=request.prefilling,
             load=request.load,
             sending=request.sending,
         )
+
+
+def _flight(flight: Flight) -> records.Flight:
+    """A step in flight as the rules see it."""
+    turns = flight.plan.turns
+    admissions = [turn for turn in turns if isinstance(turn, Admission)]
+    drafts = {turn.row.id: turn.drafts for turn in turns if turn.drafts}
+    external = {turn.row.id: turn.external for turn in admissions if turn.external}
+    return records.Flight(
+        DerivedMap.of({}, flight.scheduled),
+        tuple(flight.awaited),
+        DerivedMap.of({}, drafts),
+        tuple(turn.row.id for turn in admissions if turn.drafts),
+        DerivedMap.of({}, external),
+        tuple(records.GivenBack(*table) for table in flight.frees),
+    )
 
 
 def _is_same(state: State, other: State) -> bool:
@@ -279,4 +333,5 @@ def _is_same(state: State, other: State) -> bool:
         and state.skipped == other.skipped
         and state.running == other.running
         and state.draining == other.draining
+        and state.flights == other.flights
     )

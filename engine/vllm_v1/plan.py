@@ -19,7 +19,7 @@ class Turn:
 
     `tokens`: all tokens of the row. `computed`: those computed before the step or found in caches.
     `new`: tokens to compute, the last `drafts` of them drafts to verify. `held`: its blocks before
-    the step. `fresh`: new blocks.
+    the step. `fresh`: new blocks. `awaited`: tokens behind `tokens` that steps in flight sample.
     """
 
     row: RequestState
@@ -28,10 +28,11 @@ class Turn:
     new: int
     held: Blocks
     fresh: Blocks
+    awaited: int = field(default=0, kw_only=True)
     drafts: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.drafts = max(self.computed + self.new - self.tokens, 0)
+        self.drafts = max(self.computed + self.new - self.tokens - self.awaited, 0)
 
     @property
     def table(self) -> Blocks:
@@ -41,7 +42,8 @@ class Turn:
     @property
     def samples(self) -> int:
         """Tokens that the row samples: none while some of its tokens are not computed."""
-        return self.drafts + 1 if self.computed + self.new >= self.tokens else 0
+        is_whole = self.computed + self.new >= self.tokens + self.awaited
+        return self.drafts + 1 if is_whole else 0
 
 
 @define(eq=False)

@@ -13,7 +13,8 @@ from engine.vllm_v1.state import SchedulerState
 def plan_step(state: SchedulerState) -> Plan:
     """The next step; after a preemption no waiting request is looked at in it."""
     grown = plan_batch(state)
-    verification = None if grown is not None else plan_verification(state)
+    is_late = state.config.steps_in_flight > 0  # what rows have to verify is not known
+    verification = None if grown is not None or is_late else plan_verification(state)
     if grown is not None or verification is not None:
         running = state.running
         new = len(running.members) if verification is None else verification.tokens

@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Self
 
+import numpy as np
 from attrs import define
 
 from engine.core import decoding
@@ -20,6 +21,7 @@ class RequestState(decoding.RequestState):
 
     - `tokens`: prompt and sampled tokens, as long as it does not decode (`Running.tokens`).
     - `drafts`: proposed and not yet verified.
+    - `placeholders`: tokens that steps in flight sample for it, or verify as drafts.
     - `registered`: leading blocks of its table that lookups can find.
     - `prefilling`: its last step left some of its tokens uncomputed.
     - `load`: where the load of its external keys and values stands.
@@ -32,6 +34,7 @@ class RequestState(decoding.RequestState):
 
     tokens: int = 0
     drafts: int = 0
+    placeholders: int = 0
     registered: int = 0
     prefilling: bool = False
     load: Load = Load.NONE
@@ -56,6 +59,12 @@ class RequestState(decoding.RequestState):
     def valid_after_loss(self, start: int, end: int, block_size: int) -> int:
         """Its tokens that are there when the load of those from `start` to `end` is lost."""
         return int(valid_after_loss(start, end, self.if_lost, block_size))
+
+    def receive(self, tokens: list[int]) -> None:
+        """It gets these tokens, which were in flight when it was preempted."""
+        self.outputs = np.concatenate((self.outputs, np.array(tokens, np.int64)))
+        self.tokens = self.prefill_len = self.prefill_len + len(tokens)
+        self.hit = None
 
     def again(self, outputs: Tensor) -> Self:
         """The request without its blocks, to recompute its prompt and `outputs`."""

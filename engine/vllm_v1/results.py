@@ -9,6 +9,7 @@ from attrs import define, field
 from engine.core import scheduler
 from engine.core.scheduler import Ends
 from engine.core.tensors import Tensor
+from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.plan import Admission, Blocks, Turn
 from engine.vllm_v1.requests import RequestState
 from spec.core.arithmetic import cdiv
@@ -45,6 +46,7 @@ class Outcome(scheduler.Outcome):
     - `lost`: requests whose external tokens were not there.
     - `undone`: requests that read missing blocks, with their computed and their valid tokens.
     - `leavers`: requests whose clients went away while the model ran.
+    - `results_of`: the step in flight whose results came, if one did.
     """
 
     accepted: dict[str, int] = field(factory=dict)
@@ -52,6 +54,7 @@ class Outcome(scheduler.Outcome):
     lost: tuple[str, ...] = ()
     undone: dict[str, tuple[int, int]] = field(factory=dict)
     leavers: tuple[str, ...] = ()
+    results_of: Flight | None = None
 
 
 def as_prescribed(turn: Turn, samples: Tensor) -> Tensor:

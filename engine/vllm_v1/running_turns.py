@@ -12,7 +12,7 @@ from engine.vllm_v1.plan import Growth, Turn, Verification
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.core.blocks import missing_blocks
-from spec.vllm_v1.config import running_tokens, slots_end
+from spec.vllm_v1.config import is_last_in_flight, running_tokens, slots_end
 
 
 def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:
@@ -86,7 +86,8 @@ def plan_turns(draft: Draft) -> None:
     """Each running request catches up, in queue order, as long as there is budget.
 
     Where slots are lacking a request is preempted; up to 0.28.0 one that preempts itself ends the
-    loop.
+    loop, and one that waits for blocks that a step in flight writes to does. Where a step in flight
+    brings its last token there is nothing to catch up.
     """
     state = draft.state
     ends_turns = state.config.behaviour.own_preemption_ends_turns
@@ -94,19 +95,23 @@ def plan_turns(draft: Draft) -> None:
     for row in [*running.rows]:
         if not draft.budget:
             return
-        if row in draft.preempted:
+        if row in draft.preempted or (row.placeholders and _is_last_in_flight(row)):
             continue
         new = _new_tokens(draft, row)
-        if not new:  # only the last position of a pooled prompt is left, up to 0.28.0
+        if new <= 0:  # no position of the model length is left to compute
             continue
         computed = running.computed(row)
         lacking = lacking_blocks(state, len(row.blocks), computed, new)
-        if not _made_room(draft, row, lacking):
+        _make_room(draft, row, lacking)
+        if row in draft.preempted:
             if ends_turns:
                 return
             continue
+        if lacking > draft.pool.free:
+            return
         fresh = draft.pool.allocate(lacking) if lacking else ()
-        draft.give_turn(Turn(row, running.tokens(row), computed, new, row.blocks, fresh))
+        tokens, awaited = running.tokens(row), row.placeholders
+        draft.give_turn(Turn(row, tokens, computed, new, row.blocks, fresh, awaited=awaited))
 
 
 def _new_tokens(draft: Draft, row: RequestState) -> int:
@@ -115,18 +120,36 @@ def _new_tokens(draft: Draft, row: RequestState) -> int:
         return 1
     threshold, positions = draft.threshold, draft.state.config.most_positions
     return int(
-        running_tokens(row.tokens, row.drafts, row.computed, threshold, draft.budget, positions)
+        running_tokens(
+            row.tokens + row.placeholders,
+            row.drafts,
+            row.computed,
+            threshold,
+            draft.budget,
+            positions,
+        )
     )
 
 
-def _made_room(draft: Draft, row: RequestState, lacking: int) -> bool:
-    """Preempt until `lacking` blocks are free; False if the row itself is preempted."""
+def _is_last_in_flight(row: RequestState) -> bool:
+    request = row.request
+    ahead = (row.computed, row.placeholders, request.prompt_len, request.max_tokens)
+    return bool(is_last_in_flight(*ahead))
+
+
+def _make_room(draft: Draft, row: RequestState, lacking: int) -> None:
+    """Preempt until `lacking` blocks are free, or the row itself is preempted.
+
+    From 0.33.0 on also until the victim's blocks would be free only later.
+    """
+    spares = draft.state.config.behaviour.spares_in_flight
     while lacking > draft.pool.free:
         victim = _victim(draft)
+        if spares and draft.state.is_written(victim.id):
+            return
         draft.preempt(victim)
         if victim is row:
-            return False
-    return True
+            return
 
 
 def _victim(draft: Draft) -> RequestState:

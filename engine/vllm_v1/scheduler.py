@@ -6,13 +6,12 @@ from typing import Any
 from engine.core import scheduler
 from engine.core.scheduler import Ends
 from engine.core.tensors import NO_TOKENS, Tensor
-from engine.vllm_v1 import apply
+from engine.vllm_v1 import apply, landing
 from engine.vllm_v1.plan import Plan
 from engine.vllm_v1.planning import plan_step
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome, Proposes, Results
 from engine.vllm_v1.state import SchedulerState
-from spec.core.errors import ConfigError
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 
@@ -21,17 +20,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     """Each request catches up with its tokens, as far as budget and blocks allow."""
 
     def __init__(self, config: VllmV1Config) -> None:
-        """A scheduler without requests.
-
-        Raises:
-            ConfigError: a step is to be in flight, which the engine cannot do.
-        """
-        if config.steps_in_flight:
-            raise ConfigError(
-                "steps_in_flight",
-                config.steps_in_flight,
-                "0 for the engine; the reference and the releases can have a step in flight",
-            )
+        """A scheduler without requests."""
         super().__init__(SchedulerState.of(config))
 
     def add(self, request: Request, external: int = 0, if_lost: int = 0) -> RequestState:
@@ -75,6 +64,18 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         self._planned = None
         return apply.end_send(self.state, request_id)
 
+    @property
+    def has_requests(self) -> bool:
+        """True if a request has arrived and not left, or a step is in flight."""
+        return super().has_requests or bool(self.state.flights)
+
+    def results_due(self, plan: Plan) -> Plan | None:
+        """The step whose results come when this plan is applied, as the device does it.
+
+        The plan itself; where steps may be in flight the oldest of them, or None.
+        """
+        return landing.results_due(self.state, plan) if self.state.config.steps_in_flight else plan
+
     def update(
         self,
         plan: Plan,
@@ -85,17 +86,21 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         leavers: tuple[str, ...] = (),
         proposes: Proposes | None = None,
     ) -> Outcome:
-        """The device has done the step: apply the plan with the tokens that it sampled.
+        """The device has done the step that is due: apply the plan, and what it sampled.
 
-        `tokens` [samples]: in the order in which the plan has the rows, of each as many as it has
-        drafts and one more. The others: see `Results`.
+        `tokens` [samples]: in the order in which the step that is due has the rows, of each as many
+        as it has drafts and one more. The others: see `Results`.
 
         Raises:
             StalePlanError: another plan has been made since, or this one was applied.
             ValueError: not as many tokens as were to be sampled.
         """
-        self._take(plan, tokens)
-        return self._apply(plan, tokens, Results(ends, accepted or {}, lost, leavers, proposes))
+        due = self.results_due(plan)
+        self._take(plan, tokens, 0 if due is None else due.samples)
+        results = Results(ends, accepted or {}, lost, leavers, proposes)
+        if self.state.config.steps_in_flight:
+            return landing.launch_and_land(self.state, plan, due, tokens, results)
+        return self._apply(plan, tokens, results)
 
     def _newcomer(self, request: Request) -> RequestState:
         refuse_unservable(request, self.state.config)

@@ -117,7 +117,9 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         leavers: tuple[str, ...] = (),
         proposes: Proposes | None = None,
     ) -> StepResult:
-        """Plan a step, execute it on the device, apply it.
+        """Plan a step, execute on the device the one whose results are due, apply both.
+
+        That is the planned step itself, unless steps are in flight.
 
         `ends`: the requests that sample the end of sequence in this step; by default each ends
         where it says that it does. `lost`: requests whose external tokens should come within the
@@ -129,7 +131,9 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         """
         plan = self.scheduler.schedule()
         try:
-            tokens, accepted = self._verified(plan, lost)
+            due = self.scheduler.results_due(plan)
+            nothing = NO_TOKENS, None
+            tokens, accepted = nothing if due is None else self._verified(due, lost)
         except DeviceFailedError as failed:
             return serving.StepResult(plan, None, failed.kind, self._statistics())
         outcome = self.scheduler.update(plan, tokens, ends, accepted, lost, leavers, proposes)

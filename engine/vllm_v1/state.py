@@ -8,6 +8,7 @@ from engine.core import state
 from engine.core.requests import WaitingQueue
 from engine.core.state import LeftNames
 from engine.vllm_v1.blocks import BlockManager
+from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.running import Running
 from spec.vllm_v1.config import Scheduling, VllmV1Config
@@ -42,6 +43,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     - `draining`: have left; their blocks are still being written to by a load, or sent.
     - `arrivals`: requests that have arrived so far.
     - `noted`: what reports and statistics need to know of requests.
+    - `flights`: the steps in flight, the oldest first.
     - `lost`: requests whose load failed; their external tokens are not offered again.
     - `planned`: called when a step's decisions have been applied and nothing is computed yet.
     """
@@ -54,15 +56,13 @@ class SchedulerState(state.SchedulerState[RequestState]):
     draining: list[RequestState] = field(factory=list)
     arrivals: int = 0
     noted: Noted = field(factory=Noted)
+    flights: list[Flight] = field(factory=list)
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
-    # Copies of configuration values that every step reads.
-    budget: int = field(init=False)
-    by_priority: bool = field(init=False)
+    budget: int = field(init=False)  # of the configuration; every step reads it
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.config.token_budget
-        self.by_priority = self.config.scheduling is Scheduling.PRIORITY
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":
@@ -73,16 +73,21 @@ class SchedulerState(state.SchedulerState[RequestState]):
         return SchedulerState(config, blocks, queue, Running(config.block_size))
 
     @property
+    def by_priority(self) -> bool:
+        """True if the order of service is that of priorities."""
+        return self.config.scheduling is Scheduling.PRIORITY
+
+    @property
     def admitted(self) -> Sequence[RequestState]:
         """The running, skipped and draining requests, which may hold blocks."""
         return (*self.running.members, *self.skipped, *self.draining)
 
     @property
-    def caches_accepted(self) -> bool:
-        """True if lookups find blocks of accepted drafts at the end of a step."""
+    def caches_sampled(self) -> bool:
+        """True if lookups find what a row has filled when its tokens are sampled, not later."""
         config = self.config
-        caches = config.prefix_caching and config.num_speculative_tokens > 0
-        return caches and config.behaviour.caches_accepted
+        verifies = config.num_speculative_tokens > 0 and config.behaviour.caches_accepted
+        return config.prefix_caching and (verifies or config.steps_in_flight > 0)
 
     @property
     def threshold(self) -> int:
@@ -100,6 +105,12 @@ class SchedulerState(state.SchedulerState[RequestState]):
     def holds_back(self, row: RequestState) -> bool:
         """True if the connector, or the request's grammar, is waited for."""
         return row.unanswered or row.id in self.noted.compiling
+
+    def is_written(self, request_id: str) -> bool:
+        """True if the request's blocks may not be used yet: a step in flight writes to them."""
+        return self.config.frees_late and any(
+            request_id in flight.scheduled for flight in self.flights
+        )
 
     @property
     def has_queued(self) -> bool:

@@ -174,12 +174,18 @@ POLICIES = {
             "preempting": {"num_blocks": 8, "reserve_full_prompt": False},
             "by priority": {"num_blocks": 9, "scheduling": "priority", "prefix_caching": False},
             "drafting": {"num_speculative_tokens": 3, "accepted_drafts": 2},
+            "in flight": {"num_blocks": 8, "reserve_full_prompt": False, "steps_in_flight": 1},
+            "drafting in flight": {
+                **{"num_speculative_tokens": 3, "accepted_drafts": 2, "steps_in_flight": 1},
+            },
         },
         phases={
             "roomy": "admission, hit, chunk, decode, new block, end",
             "preempting": "preemption, end",
             "by priority": "decode, preemption",
             "drafting": "admission, drafts, end",
+            "in flight": "admission, hit, chunk, preemption, end",
+            "drafting in flight": "drafts, end",
         },
     ),
 }

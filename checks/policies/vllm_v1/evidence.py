@@ -66,7 +66,6 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
         simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
-        config={"steps_in_flight": (0,)},
         abilities=frozenset({"abort_running"}),
     ),
     tokens_at_once=_tokens_at_once,

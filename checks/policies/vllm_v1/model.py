@@ -63,7 +63,7 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
         VllmV1Machine.of(instance.config, instance.requests, instance.external)
     )
     model = MachineModel(
-        instance, machine, steps=step_transitions(instance, machine), has_work=_has_work
+        instance, machine, steps=step_transitions(instance, machine), has_work=has_work
     )
     config = instance.config
     has_grammars = any(request.grammar for request in instance.requests)
@@ -72,7 +72,8 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
-def _has_work(state: State) -> bool:
+def has_work(state: State) -> bool:
+    """True if a request has arrived and not left, or a step is in flight."""
     return bool(state.present or state.flights)
 
 

@@ -16,7 +16,7 @@ from checks.explore.policy import machine_of
 from checks.policies.nano_vllm.engine import sampled_alone as sampled_by_nano_vllm
 from checks.policies.spyre.engine import sampled_alone as sampled_by_spyre
 from checks.policies.vllm_v1.engine import sampled_alone as sampled_by_vllm_v1
-from checks.policies.vllm_v1.model import step_transitions, transfer_transitions
+from checks.policies.vllm_v1.model import has_work, step_transitions, transfer_transitions
 from engine.core.scheduler import Scheduler
 from engine.nano_vllm.observing import Observer as NanoVllmObserver
 from engine.nano_vllm.scheduler import Scheduler as NanoVllmScheduler
@@ -24,6 +24,7 @@ from engine.spyre.observing import Observer as SpyreObserver
 from engine.spyre.scheduler import Scheduler as SpyreScheduler
 from engine.vllm_v1.observing import Observer as VllmV1Observer
 from engine.vllm_v1.observing import StepObserver
+from engine.vllm_v1.plan import Plan
 from engine.vllm_v1.scheduler import Scheduler as VllmV1Scheduler
 from reference.vllm_v1.step import Environment
 from spec.vllm_v1.records import Step
@@ -130,24 +131,24 @@ class VllmV1EngineMachine(EngineMachine):
         observer = StepObserver(scheduler)
         observer.begin()
         plan = scheduler.schedule()
+        due = scheduler.results_due(plan) or Plan(budget=0)
         rows = {row.id: row for row in node.state.present}
-        turns = {turn.row.id: turn for turn in plan.turns}
-        scheduled = [*(() if plan.batch is None else plan.batch.ids), *turns]
-        ends = frozenset(id_ for id_ in scheduled if environment.ends(rows[id_]))
+        turns = {turn.row.id: turn for turn in due.turns if turn.row.id in rows}
+        in_vain = {row.id for row in plan.preempted} if self.ctx.config.sends else set[str]()
+        sampling = [id_ for id_, turn in turns.items() if turn.samples and id_ not in in_vain]
+        sampling += () if due.batch is None else due.batch.ids
+        drafted = {id_: turn.drafts for id_, turn in turns.items() if turn.drafts}
+        loading = [id_ for id_, turn in turns.items() if getattr(turn, "external", 0)]
         outcome = scheduler.update(
             plan,
-            self.sampled(scheduler, plan),
-            ends,
-            {
-                id_: environment.accepted(rows[id_], turn.drafts)
-                for id_, turn in turns.items()
-                if turn.drafts
-            },
-            [id_ for id_ in turns if environment.loses(id_)],
+            self.sampled(scheduler, due),
+            frozenset(id_ for id_ in sampling if environment.ends(rows[id_])),
+            {id_: environment.accepted(rows[id_], drafts) for id_, drafts in drafted.items()},
+            [id_ for id_ in loading if environment.loses(id_)],
             environment.leavers,
             lambda row, most: environment.proposes(rows[row.id], most),
         )
-        step = observer.end(plan, outcome, 0, 0.0, ends)
+        step = observer.end(plan, outcome, 0, 0.0)
         scheduler.state.planned = None
         after: Any = Node(scheduler, step.after)
         return evolve(step, after=after)
@@ -159,6 +160,7 @@ class VllmV1EngineMachine(EngineMachine):
             super().model(instance),
             steps=step_transitions(instance, machine),
             between=transfer_transitions(instance, machine),
+            has_work=has_work,
         )
 
 

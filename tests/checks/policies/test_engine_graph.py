@@ -15,7 +15,6 @@ from engine.nano_vllm.blocks import BlockManager as NanoVllmBlockManager
 from engine.nano_vllm.scheduler import Scheduler as NanoVllmScheduler
 from engine.vllm_v1 import apply, running
 from engine.vllm_v1.blocks import BlockManager as VllmV1BlockManager
-from engine.vllm_v1.scheduler import Scheduler as VllmV1Scheduler
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import Hashing, Prefill
 from tests.checks.faults.patches import Wrong, always
@@ -39,7 +38,7 @@ FAST = {
         *("documented, eviction", "repaired, same block elsewhere"),
     },
     # preemption by both policies, caching within a step and eviction, drafts and filling up,
-    # lookahead, loads that come, are lost or left
+    # lookahead, loads that come, are lost or left, steps in flight
     "vllm-v1": {
         *("fcfs, two victims", "open, priority", "priority, hashed ahead", "uncut, 0.11.2"),
         *("eviction, 0.11.2", "speculation, padding, model length", "lookahead"),
@@ -49,6 +48,7 @@ FAST = {
             "async load, drafts, 0.33.0",
         ),
         *("async load, priority", "sync load, lost", "sync load, gone", "open, async load"),
+        *("in flight, drafts", "in flight, preempted in vain"),
     },
 }
 COVERED = {
@@ -69,7 +69,7 @@ LATER = {  # readings of later commits, which it lacks, too
 NOT_COMPARED = {
     "spyre": {"released"},  # aborts that the engine refuses
     "nano-vllm": UNREAD | LATER | {"documented"},  # where the reference stops, at NANO-SLT-1
-    "vllm-v1": {name for name in BY_NAME["vllm-v1"] if name.startswith("in flight")},
+    "vllm-v1": set[str](),
 }
 COMPARED = {
     policy: [name for name in instances if name not in NOT_COMPARED[policy]]
@@ -112,8 +112,6 @@ def test_engines_refuse_what_only_the_reference_can_do() -> None:
         can_do = system_of(policy, ENGINE).hello.can_do
         refused = {name for name, case in BY_NAME[policy].items() if not can_do(case.config)}
         assert refused == NOT_COMPARED[policy]
-    with pytest.raises(ConfigError, match="steps_in_flight"):
-        VllmV1Scheduler(BY_NAME["vllm-v1"]["in flight"].config)
     for names, keys in ((UNREAD, "full_hit"), (LATER, "prefill|hashing")):
         for name in names:
             with pytest.raises(ConfigError, match=keys):
@@ -155,7 +153,7 @@ FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
         *("vllm-v1", "speculation"),
         *(VllmV1BlockManager, "release", head_first),
     ),
-    "leavers stay": ("vllm-v1", "sync load, gone", apply, "_let_go", leavers_stay),
+    "leavers stay": ("vllm-v1", "sync load, gone", apply, "let_go", leavers_stay),
     "release not asked": (
         *("vllm-v1", "eviction, 0.11.2"),
         *(VllmV1BlockManager, "is_kept", by_content),

@@ -246,7 +246,7 @@ def test_requests_that_are_passed_over_wait_again_in_their_order() -> None:
     scheduler = loading("a", "b")
     passed = [*scheduler.state.skipped]
 
-    apply._decide(scheduler.state, Plan(0, passed=passed))
+    apply.decide_all(scheduler.state, Plan(0, passed=passed))
 
     assert [row.id for row in scheduler.state.queue] == ["a", "b"]
     assert not scheduler.state.skipped

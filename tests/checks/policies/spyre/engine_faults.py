@@ -137,9 +137,9 @@ fault("blocks", FreeList, "put_front")(
 
 
 @fault("blocks", BlockManager, "watch")
-def free_blocks_count_as_held(right: Wrong, blocks: BlockManager, hit: tuple[int, ...]) -> Any:
+def free_blocks_count_as_held(right: Wrong, blocks: BlockManager, hit: Any, asked: Any) -> Any:
     """Cached blocks that no request holds count as shared."""
-    watched = right(blocks, hit)
+    watched = right(blocks, hit, asked)
     watched.held = len(hit)
     return watched
 

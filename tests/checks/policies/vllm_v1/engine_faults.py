@@ -11,10 +11,11 @@ from checks.harness.policy import system_of
 from engine.core.blocks import FreeList
 from engine.core.requests import Slots, WaitingQueue
 from engine.core.state import SchedulerState
-from engine.vllm_v1 import admission, apply, planning, running_turns
-from engine.vllm_v1.apply import _Sampled
+from engine.vllm_v1 import admission, apply, landing, planning, running_turns
+from engine.vllm_v1.apply import Sampled
 from engine.vllm_v1.blocks import BlockManager, PoolDraft
 from engine.vllm_v1.draft import Draft
+from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.plan import Promotion, Turn
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.results import Missing, Outcome
@@ -73,9 +74,9 @@ fault("preemption", running_turns, "_victim")(
     ),
     "priorities not looked at: the last of the running queue is always the victim",
 )
-fault("preemption", running_turns, "_made_room")(
-    lambda right, draft, row, lacking: right(draft, row, lacking) or True,
-    "goes on behind itself: a request that preempts itself does not end the loop",
+fault("preemption", running_turns, "_make_room")(
+    lambda right, draft, row, lacking: right(draft, row, max(lacking - 1, 0)),
+    "a block too few: requests are preempted until all but one block are free",
 )
 
 
@@ -211,7 +212,10 @@ fault("speculation", VerifyingRows, "accepted")(
     "one draft too many: of rows that all verify, a rejected draft is accepted",
 )
 fault("speculation", VerifyingRows, "due")(
-    lambda right, rows, accepted, ends: (accepted + 1, right(rows, accepted, ends)[1]),
+    lambda right, rows, accepted, ends: (
+        np.broadcast_to(accepted + 1, len(rows.rows)),
+        right(rows, accepted, ends)[1],
+    ),
     "all rows behind the end: rows that all verify get all their accepted drafts",
 )
 fault("speculation", VerifyingRows, "none_ends")(
@@ -222,7 +226,7 @@ fault("speculation", VerifyingRows, "advance")(
     "a token ahead: rows that all get as many tokens have computed one more",
 )
 fault("speculation", VerifyingRows, "full")(
-    lambda _right, _rows: [],
+    always([]),
     "blocks of verifying rows unfound: what they have filled cannot be looked up",
 )
 fault("speculation", VerifyingRows, "write_back")(
@@ -236,13 +240,13 @@ fault("speculation", apply, "rolled_back")(
 fault("speculation", admission, "_padding")(
     always(0), "never filled up: a request with one token to compute gets no drafts"
 )
-fault("speculation", _Sampled, "_due")(
+fault("speculation", Sampled, "_due")(
     lambda right, sampled, row, first, most: (most, right(sampled, row, first, most)[1]),
     "tokens behind the end: a request gets all its accepted drafts",
 )
 
 
-@fault("speculation", _Sampled, "_extend")
+@fault("speculation", Sampled, "_extend")
 def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int, is_over: bool) -> None:
     """One draft is proposed under every configuration."""
     right(sampled, turn, due, is_over)
@@ -289,6 +293,33 @@ def lost_tokens_offered_again(right: Wrong, state: Any, request_id: str, failed:
     return ended
 
 
+# --- steps in flight ------------------------------------------------------------------------------
+
+fault("flights", landing, "results_due")(
+    lambda right, state, plan: right(state, plan) if len(state.flights) != 1 else None,
+    "one too many: two steps are left in flight",
+)
+fault("flights", landing, "_takes_off")(
+    always(True), "always planned: a step without anything to do is in flight, too"
+)
+fault("flights", running_turns, "_is_last_in_flight")(
+    always(False), "one behind the end: a request that awaits its last token is given one more"
+)
+fault("flights", Flight, "settled")(
+    lambda _right, flight: flight.plan,
+    "as it was planned: rejected drafts before a step count as computed in it",
+)
+fault("flights", Flight, "no_longer_awaits")(
+    always(None), "still awaited: a token of what was lost is delivered"
+)
+fault("flights", Sampled, "add_late")(
+    always(False), "late token lost: a request that was preempted does not get its token"
+)
+fault("flights", V1State, "is_written")(
+    always(False), "free at once: blocks that a step in flight writes to are handed out"
+)
+
+
 # --- accounting -----------------------------------------------------------------------------------
 
 fault("accounting", Running, "of_length")(
@@ -300,7 +331,7 @@ fault("accounting", Running, "ending")(
 )
 
 
-@fault("accounting", apply, "_compute")
+@fault("accounting", apply, "compute")
 def chunks_not_noticed(right: Wrong, turn: Turn) -> None:
     """A request is never taken to be in its prefill."""
     right(turn)
@@ -318,9 +349,9 @@ def tokens_written_a_place_late(
 @fault("accounting", apply, "apply_plan")
 def reported_twice(right: Wrong, state: Any, *given: Any) -> Any:
     """Requests that have left are reported with every step."""
-    unreported = {*state.unreported}
+    unreported = {*state.noted.unreported}
     outcome = right(state, *given)
-    state.unreported |= unreported
+    state.noted.unreported |= unreported
     return outcome
 
 
