@@ -46,7 +46,7 @@ DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
     "config": {
-        **{"release": [VERSION], "steps_in_flight": [0, 1]},
+        **{"release": [VERSION], "steps_in_flight": [0, 1, 2, 3, 4]},
         **{"late_lookups": [False, True], "sends": [False, True]},
         "oversized": ["refused", "queued"],
         "pooling": [False, True],
@@ -96,6 +96,7 @@ def configure(base: Any, config: Json) -> None:
     base.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
     base.scheduler_config.policy = config["scheduling"]
     base.scheduler_config.async_scheduling = config["steps_in_flight"] > 0
+    base.parallel_config.pipeline_parallel_size = max(config["steps_in_flight"], 1)
     base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
     base.model_config.runner_type = "pooling" if config.get("pooling", False) else "generate"
 
@@ -212,6 +213,8 @@ class VllmV1(SchedulerDriver):
         self.pooling = PoolingParams(task="embed") if config.get("pooling", False) else None
         kind = AsyncScheduler if self.steps_in_flight else Scheduler
         self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
+        # The only model runner that has several steps of a pipeline in flight.
+        self.scheduler.use_v2_model_runner = self.steps_in_flight > 1
         self.flights: deque[tuple[Any, Json]] = deque()
         self.frees: list[tuple[int, str, list[int]]] = []
         self.drafts = config["num_speculative_tokens"]

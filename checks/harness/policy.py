@@ -65,7 +65,8 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
 
     Systems: `reference` makes a scheduler for a case. `engine`: None if the policy has none.
     `tokens_at_once`: prompt tokens that one step computes if no other request is present; by
-    default 1. `watch`: a paged device that repeats each step of the reference; None if the engine
+    default 1. `steps_of_a_token`: steps from one token of a request to its next; by default 1.
+    `watch`: a paged device that repeats each step of the reference; None if the engine
     has a device of its own. `device`: the simulated device for the steps of a driver; by default
     the `watch`.
 
@@ -79,6 +80,7 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
     reference: Callable[[Case], Reference]
     engine: Engine[ConfigT, StepT] | None = None
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
+    steps_of_a_token: Callable[[ConfigT], int] = lambda _config: 1
     watch: Callable[[ContextT], "PagedWatch[StepT]"] | None = None
     device: Callable[[ContextT], Device] | None = field()
     generate: Generator

@@ -19,8 +19,11 @@ _PATIENCE = 3  # times the steps that all requests need one after the other
 
 def most_steps(case: Case) -> int:
     """A bound on steps that an episode reaches only if a request waits for ever."""
-    at_once = evidence_of(case.config.policy).tokens_at_once(case.config)
-    alone = sum(1 + request.prompt_len // at_once + request.max_tokens for request in case.requests)
+    evidence = evidence_of(case.config.policy)
+    at_once, each = evidence.tokens_at_once(case.config), evidence.steps_of_a_token(case.config)
+    alone = sum(
+        1 + request.prompt_len // at_once + each * request.max_tokens for request in case.requests
+    )
     last = max((request.arrival for request in case.requests), default=0)
     return last + _PATIENCE * alone + 10
 

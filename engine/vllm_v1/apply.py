@@ -305,7 +305,8 @@ class Sampled:
         """The same for a row that was preempted meanwhile and waits, with nothing to roll back."""
         tokens, is_over = self._gained(turn, self._accepted(turn), samples)
         row.receive(tokens)
-        self._state.queue.has_changed(row)
+        if self._state.queue.find(row.id) is row:
+            self._state.queue.has_changed(row)
         return is_over
 
     def _gained(self, turn: Turn, accepted: int, samples: list[int]) -> tuple[list[int], bool]:
@@ -562,8 +563,12 @@ def _release(state: SchedulerState, request: RequestState) -> None:
 
 
 def _give_slot_back(state: SchedulerState, request: RequestState) -> None:
-    if request.slot >= 0:
-        state.slots.give_back(request.slot)
+    if request.slot < 0:
+        return
+    state.slots.give_back(request.slot)
+    if state.flights:  # steps that it is in read its tokens later
+        request.outputs = state.slots.outputs[request.slot, : request.request.max_tokens].copy()
+        request.slot = -1
 
 
 def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:

@@ -13,7 +13,8 @@ from engine.vllm_v1.plan import Blocks, Plan, Turn
 class Flight:
     """A step in flight.
 
-    - `plan`: its turns have the lengths that were expected when it was planned.
+    - `plan`: its turns have the lengths that were expected when it was planned. `ids`: of the
+      requests that it computes tokens for.
     - `awaited`: the requests that it samples tokens for; one that has left stays named.
     - `void`: the requests that read what turned out not to be there, before or in this step.
     - `frees`: requests that gave their blocks back, and these: free once its results have come.
@@ -23,16 +24,15 @@ class Flight:
     awaited: list[str]
     void: set[str] = field(factory=set)
     frees: list[tuple[str, Blocks]] = field(factory=list)
+    ids: frozenset[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.ids = frozenset(turn.row.id for turn in self.plan.turns)
 
     @staticmethod
     def of(plan: Plan) -> "Flight":
         """The step of this plan takes off."""
         return Flight(plan, [turn.row.id for turn in plan.turns if turn.samples])
-
-    @property
-    def scheduled(self) -> dict[str, int]:
-        """Tokens that it computes, by request."""
-        return {turn.row.id: turn.new for turn in self.plan.turns}
 
     def no_longer_awaits(self, request_id: str) -> None:
         """What it samples for the request is not wanted any more."""

@@ -77,7 +77,7 @@ def _land(
     running = {*state.running.members}
     for turn in due.turns:
         own, samples = samples[: turn.samples], samples[turn.samples :]
-        row = turn.row if turn.row in running else state.queue.find(turn.row.id)
+        row = turn.row if turn.row in running else state.find(turn.row.id)
         if row is None or row.id not in wanted:
             continue
         is_over = sampled.add(turn, own) if row is turn.row else sampled.add_late(row, turn, own)

@@ -72,7 +72,7 @@ class StepObserver(observing.StepObserver["Observer"]):
         scheduled = dict.fromkeys(batch, 1) | {name: turn.new for name, turn in turns.items()}
         masked, flight = self._asking_grammars(scheduled), outcome.results_of
         in_flight = self._config.steps_in_flight > 0
-        events = _late_results(outcome, plan) if in_flight else _results(outcome, turns)
+        events = _late_results(outcome, planned) if in_flight else _results(outcome, turns)
         return Step(
             index=index,
             time=time,
@@ -195,10 +195,10 @@ def _results(outcome: Outcome, turns: Mapping[str, Turn]) -> Iterator[Event]:
             yield Event("finish", name, "V1-LIF-4")
 
 
-def _late_results(outcome: Outcome, plan: Plan) -> Iterator[Event]:
+def _late_results(outcome: Outcome, planned: State) -> Iterator[Event]:
     """Events where steps are in flight: those who leave, then the results of the oldest, if due.
 
-    Who was preempted in this step's `plan` has nothing to roll back.
+    Who does not run any more has nothing to roll back.
     """
     for name in outcome.leavers:
         yield Event("leave", name, "V1-LIF-2")
@@ -207,9 +207,9 @@ def _late_results(outcome: Outcome, plan: Plan) -> Iterator[Event]:
     yield from _lost_loads(outcome, by_name)
     for name, (computed, valid) in outcome.undone.items():
         yield Event("undo", name, "V1-EXT-4", computed, valid)
-    preempted = {row.id for row in plan.preempted}
+    running = {row.id for row in planned.running}
     for name, turn in by_name.items():
-        if name in outcome.accepted and name not in preempted:
+        if name in outcome.accepted and name in running:
             yield Event("rollback", name, "V1-SPC-2", turn.drafts, outcome.accepted[name])
         if name in outcome.finished:
             yield Event("finish", name, "V1-LIF-4")
@@ -309,7 +309,7 @@ def _flight(flight: Flight) -> records.Flight:
     drafts = {turn.row.id: turn.drafts for turn in turns if turn.drafts}
     external = {turn.row.id: turn.external for turn in admissions if turn.external}
     return records.Flight(
-        DerivedMap.of({}, flight.scheduled),
+        DerivedMap.of({}, {turn.row.id: turn.new for turn in turns}),
         tuple(flight.awaited),
         DerivedMap.of({}, drafts),
         tuple(turn.row.id for turn in admissions if turn.drafts),

@@ -87,15 +87,18 @@ def plan_turns(draft: Draft) -> None:
 
     Where slots are lacking a request is preempted; up to 0.28.0 one that preempts itself ends the
     loop, and one that waits for blocks that a step in flight writes to does. Where a step in flight
-    brings its last token there is nothing to catch up.
+    brings its last token there is nothing to catch up. Behind a step that samples for it, the other
+    stages of a pipeline have their steps first.
     """
     state = draft.state
     ends_turns = state.config.behaviour.own_preemption_ends_turns
-    running = state.running
+    running, just_sampled = state.running, state.just_sampled()
     for row in [*running.rows]:
         if not draft.budget:
             return
-        if row in draft.preempted or (row.placeholders and _is_last_in_flight(row)):
+        if row in draft.preempted or row.id in just_sampled:
+            continue
+        if row.placeholders and _is_last_in_flight(row):
             continue
         new = _new_tokens(draft, row)
         if new <= 0:  # no position of the model length is left to compute

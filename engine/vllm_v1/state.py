@@ -103,14 +103,20 @@ class SchedulerState(state.SchedulerState[RequestState]):
         return frozenset(row.id for row in (*self.skipped, *self.queue) if row.unanswered)
 
     def holds_back(self, row: RequestState) -> bool:
-        """True if the connector, or the request's grammar, is waited for."""
-        return row.unanswered or row.id in self.noted.compiling
+        """True if the connector, the request's grammar or what is in flight is waited for."""
+        is_late = len(self.flights) > 1 and any(row.id in flight.ids for flight in self.flights)
+        return row.unanswered or row.id in self.noted.compiling or is_late
 
     def is_written(self, request_id: str) -> bool:
         """True if the request's blocks may not be used yet: a step in flight writes to them."""
-        return self.config.frees_late and any(
-            request_id in flight.scheduled for flight in self.flights
-        )
+        return self.config.frees_late and any(request_id in flight.ids for flight in self.flights)
+
+    def just_sampled(self) -> set[str]:
+        """Requests for which a step samples that one of a pipeline's other stages comes behind."""
+        stages = self.config.steps_in_flight
+        if stages <= 1:
+            return set()
+        return {name for flight in self.flights[1 - stages :] for name in flight.awaited}
 
     @property
     def has_queued(self) -> bool:

@@ -5,7 +5,7 @@ Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption";
 both loops are those of the release.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from attrs import define, evolve, field, frozen
 
@@ -116,11 +116,14 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
 
     Where slots are lacking a request is preempted; up to 0.28.0 one that has to preempt itself ends
     the loop, in 0.33.0 one whose victim is in flight. Where a step in flight brings its last token
-    there is nothing to catch up.
+    there is nothing to catch up. Behind a step that samples for it, the other stages of a pipeline
+    have their steps first.
     """
     config, threshold = ctx.config, plan.threshold
     for row in plan.state.running:
         if row.id in plan.preempted or (row.placeholders and _is_last_in_flight(ctx, row)):
+            continue
+        if plan.state.has_just_sampled(row.id, config.steps_in_flight - 1):
             continue
         behind = (row.tokens + row.placeholders, row.drafts, row.computed)
         new = int(running_tokens(*behind, threshold, plan.budget, config.most_positions))
@@ -179,19 +182,21 @@ def _waiting_unless_preempted(ctx: Context, plan: Plan) -> Plan:
 def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
     """Requests are admitted from the heads of the queues until one is refused.
 
-    A request that loads is passed over and stays in front of the queue; so is one that is held
-    back for its grammar or for the connector's answer, in 0.33.0 at its place in the queue.
+    A request that loads is passed over and stays in front of the queue; so is one that is held back
+    for its grammar, the connector's answer, or what is in flight for it since it was preempted; in
+    0.33.0 at its place in the queue.
     """
+    held_back = plan.state.held_back
     while plan.refusal is None and (row := next_in_queue(ctx, plan.state)) is not None:
         if plan.budget == 0:
             plan = evolve(plan, refusal="V1-BUD-1")
         elif len(plan.state.running) >= ctx.config.max_num_seqs:
             plan = evolve(plan, refusal="V1-SEQ-1")
-        elif row.load is Load.LOADING or row.id in plan.state.held_back:
+        elif row.load is Load.LOADING or row.id in held_back:
             plan = transitions.pass_over(ctx, plan, row)
         else:
             plan = _consider(ctx, plan, row)
-    in_front = tuple(row for row in plan.looked_at if _stays_in_front(ctx, plan.state, row))
+    in_front = tuple(row for row in plan.looked_at if _stays_in_front(ctx, held_back, row))
     others = tuple(row for row in plan.looked_at if row not in in_front)
     state = evolve(
         plan.state,
@@ -201,9 +206,9 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
     return evolve(plan, state=state)
 
 
-def _stays_in_front(ctx: Context, state: State, row: Sequence) -> bool:
+def _stays_in_front(ctx: Context, held_back: Container[str], row: Sequence) -> bool:
     """True if a request that was passed over is looked at before those that wait."""
-    is_held_back = row.id in state.held_back and not ctx.config.behaviour.holders_first
+    is_held_back = row.id in held_back and not ctx.config.behaviour.holders_first
     return row.load is Load.LOADING or is_held_back
 
 

@@ -545,7 +545,11 @@ def receive(_ctx: Context, state: State, request_id: str) -> State:
     longer = evolve(row, generated=row.generated + 1, placeholders=max(row.placeholders - 1, 0))
     if is_running:
         return evolve(state, running=replaced(state.running, longer))
-    return evolve(state, waiting=replaced(tuple(state.waiting), longer))
+    return evolve(
+        state,
+        waiting=replaced(tuple(state.waiting), longer),
+        skipped=replaced(state.skipped, longer),
+    )
 
 
 def cache_sampled(ctx: Context, state: State, request_id: str) -> State:

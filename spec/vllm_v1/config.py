@@ -74,7 +74,7 @@ class VllmV1Config(PolicyConfig):
       instance; they are held until it has.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
     - `steps_in_flight`: steps that are planned before the results of the one before them are
-      known: 0, or 1 (asynchronous scheduling).
+      known: 0, 1 (asynchronous scheduling), or as many as a pipeline has stages.
     - `pooling`: the model pools: a request has one result, which counts as its only token, and its
       prompt may be as long as the model.
     - `oversized`: what becomes of a request that the pool can never hold.
@@ -84,8 +84,8 @@ class VllmV1Config(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
-            one, drafts or a step in flight of a model that pools, or a step in flight with what is
-            not modelled beside it.
+            one, drafts or a step in flight of a model that pools, or steps in flight with what is
+            not modelled beside them.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -96,7 +96,7 @@ class VllmV1Config(PolicyConfig):
         "accepted_drafts": 0,
         "steps_in_flight": 0,
     }
-    MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 1}
+    MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 4}
     LATER: ClassVar[tuple[str, ...]] = (
         "steps_in_flight",
         "late_lookups",
@@ -141,6 +141,8 @@ class VllmV1Config(PolicyConfig):
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} where steps_in_flight is not 0")
+        if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
+            raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 
     def derived(self) -> dict[str, Any]:
         """Default values of keys that need not be configured."""

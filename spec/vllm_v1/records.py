@@ -135,13 +135,26 @@ class State:
 
     @property
     def held_back(self) -> frozenset[str]:
-        """Requests that cannot run yet: the connector or a grammar is waited for."""
-        return self.unanswered | self.compiling
+        """Requests that cannot run yet: they wait for connector, grammar or results."""
+        return self.unanswered | self.compiling | self.late
+
+    @property
+    def late(self) -> frozenset[str]:
+        """Requests that were preempted, and that a step in flight still computes tokens for."""
+        if len(self.flights) <= 1:  # the usual case: that one's results come with the preemption
+            return frozenset()
+        in_flight = {id_ for flight in self.flights for id_ in flight.scheduled}
+        return frozenset(row.id for row in self.queued if row.id in in_flight)
 
     @property
     def admitted(self) -> tuple[Sequence, ...]:
         """Every request that may hold blocks, but for what waits again with what was loaded."""
         return (*self.skipped, *self.running, *self.draining)
+
+    def has_just_sampled(self, request_id: str, steps: int) -> bool:
+        """True if one of the last `steps` steps, all in flight, samples for the request."""
+        newest = [*reversed(self.flights)][:steps]
+        return any(request_id in flight.samples for flight in newest)
 
     @property
     def is_idle(self) -> bool:

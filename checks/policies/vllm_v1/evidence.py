@@ -69,6 +69,7 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
         abilities=frozenset({"abort_running"}),
     ),
     tokens_at_once=_tokens_at_once,
+    steps_of_a_token=lambda config: max(config.steps_in_flight, 1),
     watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
     generate=generate,
     compared=_COMPARED,

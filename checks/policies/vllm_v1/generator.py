@@ -142,6 +142,9 @@ def _with_later_keys(
     in_flight = choices.one_of((0, 0, 1))
     if in_flight and "steps_in_flight" not in pinned and is_modelled_in_flight(config):
         config = evolve(config, steps_in_flight=1)
+    stages = choices.one_of((1, 1, 1, 1, 2, 3))
+    if config.steps_in_flight and not has_connector and "steps_in_flight" not in pinned:
+        config = evolve(config, steps_in_flight=stages)
     if choices.chance(0.5) and has_connector and "sends" not in pinned:
         config = evolve(config, sends=True)
     if choices.chance(0.3) and has_connector and "late_lookups" not in pinned:

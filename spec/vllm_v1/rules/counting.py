@@ -51,9 +51,9 @@ def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range
 
     Its tokens and drafts that are not computed, awaited tokens included, without the last position
     of the model length, which a model that pools computes from 0.33.0 on, and of these no more than
-    the threshold. None where it awaits its last.
+    the threshold. None where it awaits its last, or other stages of a pipeline have their steps.
     """
-    if awaits_last(ctx, step.before, row):
+    if awaits_last(ctx, step.before, row) or waits_for_stages(ctx, step.before, row.id):
         return range(row.computed, row.computed)
     config = ctx.config
     is_whole = config.pooling and config.behaviour.pools_last_position
@@ -65,6 +65,13 @@ def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range
 def awaited(state: State, request_id: str) -> int:
     """Steps in flight that sample a token for the request."""
     return sum(request_id in flight.samples for flight in state.flights)
+
+
+def waits_for_stages(ctx: Context, state: State, request_id: str) -> bool:
+    """True if one of the last steps samples for the request: as many as there are other stages."""
+    stages = ctx.config.steps_in_flight
+    since = range(max(len(state.flights) - stages + 1, 0), len(state.flights)) if stages else ()
+    return any(request_id in state.flights[place].samples for place in since)
 
 
 def awaits_last(ctx: Context, state: State, row: Sequence) -> bool:

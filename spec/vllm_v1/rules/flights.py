@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Set
 from spec.core.judging import ids
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Flight, GivenBack, State, Step
-from spec.vllm_v1.rules.counting import awaited
+from spec.vllm_v1.rules.counting import awaited, waits_for_stages
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
 
 _QUEUE, _ASYNC = code("step_with_batch_queue"), code("AsyncScheduler")
@@ -151,6 +151,32 @@ def written_blocks_are_free_later(ctx: Context, step: Step) -> Iterator[str]:
     later, due = [[*each.frees] for each in step.after.flights], [frees for _, frees in writers]
     if later != due:
         yield f"free later {later}, expected {due}"
+
+
+@of_step("V1-ASY-8", _ASYNC, applies=lambda config: config.steps_in_flight > 1)
+@witness(
+    lambda ctx, step: any(
+        waits_for_stages(ctx, step.before, row.id) for row in step.planned.running
+    )
+)
+def stages_take_turns(ctx: Context, step: Step) -> Iterator[str]:
+    """With as many steps in flight as a pipeline has stages, a request for which a step samples is
+    given nothing until all other stages have had a step.
+    """
+    # The stages take turns, each with requests of its own.
+    for id_ in step.scheduled:
+        if waits_for_stages(ctx, step.before, id_):
+            yield f"{id_} is given tokens, it has just sampled"
+
+
+@of_step("V1-ASY-9", _ASYNC, applies=lambda config: config.steps_in_flight > 1)
+@witness(lambda _, step: any(step.before.late))
+def victims_wait_for_results(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that was preempted is not admitted while a step in flight computes its tokens."""
+    # It would sample a token anew that is delivered later.
+    for flight in step.before.flights:
+        if early := {*step.admitted} & {*flight.scheduled}:
+            yield f"{sorted(early)} admitted, tokens are in flight"
 
 
 def _note(

@@ -73,10 +73,10 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
 def _to_the_front(ctx: Context, step: Step) -> set[str]:
     """Requests that stand before the waiting ones from now on, because they were passed over.
 
-    Those that begin to load, and up to 0.28.0 those that were looked at and are not answered.
+    Those that begin to load, and up to 0.28.0 those that were looked at and are held back.
     """
     is_moved = not ctx.config.behaviour.holders_first
-    return ids(step.happened("load")) | (_not_answered(ctx, step) if is_moved else set())
+    return ids(step.happened("load")) | (_passed_over(ctx, step) if is_moved else set())
 
 
 def in_turn(ctx: Context, rows: Iterable[Sequence]) -> list[Sequence]:
@@ -90,14 +90,14 @@ def in_turn(ctx: Context, rows: Iterable[Sequence]) -> list[Sequence]:
     return [*rows]
 
 
-def _not_answered(ctx: Context, step: Step) -> frozenset[str]:
-    """Requests that were looked at and of which the connector has not said what it has.
+def _passed_over(ctx: Context, step: Step) -> frozenset[str]:
+    """Requests that were looked at, and wait for the connector's answer or for what is in flight.
 
     They stand before one that was admitted or loads; or what is behind them would have been looked
     at, too, because budget and slots are left.
     """
-    unanswered = step.before.unanswered
-    if not unanswered or step.preempted:
+    held_back = step.before.unanswered | step.before.late
+    if not held_back or step.preempted:
         return frozenset()
     queue = in_turn(ctx, step.before.queued)
     has_room = step.budget_left > 0 and len(step.planned.running) < ctx.config.max_num_seqs
@@ -106,7 +106,7 @@ def _not_answered(ctx: Context, step: Step) -> frozenset[str]:
     last = max((place for place, row in enumerate(queue) if row.id in begun), default=-1)
     while has_room and last + 1 < len(queue) and queue[last + 1].id in passed:
         last += 1
-    return unanswered & ids(queue[: last + 1])
+    return held_back & ids(queue[: last + 1])
 
 
 @of_step("V1-ORD-4", text("Token Budget Management"))

@@ -150,10 +150,11 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending, unless a grammar is compiled, or a connector is
     asked, loads or sends.
     """
-    # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's.
+    # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's. Where
+    # several may be in flight, one of them computes.
     if step.scheduled or step.preempted or step.happened("load"):
         return
-    if step.results_of is not None and step.results_of.scheduled:
+    if any(flight.scheduled for flight in step.before.flights):
         return
     loads = any(row.load is Load.LOADING for row in step.before.present)
     before = step.before

@@ -198,6 +198,27 @@ def test_0_33_0_lets_the_request_wait_that_lacks_blocks() -> None:
     assert {*step.outputs} == {"0", "1"}
 
 
+def in_turn(served: VllmV1Machine, count: int) -> list[Step]:
+    """So many steps, of which the second is the first with the second request."""
+    first = served.step(served.arrive(served.initial(), "0"))
+    return [first, *steps_from(served, served.arrive(first.after, "1"), count - 1)]
+
+
+def test_request_has_a_turn_once_each_stage_of_a_pipeline_has_had_a_step() -> None:
+    steps = in_turn(machine(request("0", 3, 2), request("1", 3, 2), steps_in_flight=2), 5)
+
+    assert [step.scheduled for step in steps] == [{"0": 3}, {"1": 3}, {"0": 1}, {"1": 1}, {}]
+    assert [[*step.outputs] for step in steps] == [[], [], ["0"], ["1"], ["0"]]
+
+
+def test_victim_waits_for_what_two_steps_have_in_flight_for_it() -> None:
+    settings: dict[str, Any] = {"num_blocks": 4, "reserve_full_prompt": False, "steps_in_flight": 2}
+    *_, fifth, sixth = in_turn(machine(request("0", 7, 4), request("1", 5, 4), **settings), 6)
+
+    assert (fifth.preempted, fifth.after.late) == (("1",), frozenset({"1"}))
+    assert (sixth.admitted, [*sixth.outputs], sixth.after.late) == ((), ["1"], frozenset())
+
+
 def test_victim_whose_blocks_are_to_be_sent_gets_no_late_token() -> None:
     requests = (request("0", 4, 3), request("1", 4, 3))
     served = ahead(*requests, connector="async", sends=True, **SCARCE)
@@ -242,7 +263,8 @@ def test_token_comes_only_to_a_request_that_awaits_one() -> None:
     ("beside", "allowed"),
     [
         ({"release": "0.11.2"}, "0.33.0, 0.28.0 where steps_in_flight is not 0"),
-        ({"steps_in_flight": 2}, "at most 1"),
+        ({"steps_in_flight": 5}, "at most 4"),
+        ({"steps_in_flight": 2, "connector": "sync"}, "0 or 1 with a connector"),
     ],
 )
 def test_what_is_not_modelled_is_refused(beside: dict[str, Any], allowed: str) -> None:

@@ -77,6 +77,27 @@ fault(transitions, "launch", on="in flight, drafts", rules="V1-ASY-2, V1-ASY-3")
     "a step in flight verifies nothing",
 )
 
+STAGES = "in flight, two stages"
+
+fault(State, "has_just_sampled", of="catch_up", on=STAGES, rules="V1-ASY-8, V1-BUD-3")(
+    always(False), "the stages of a pipeline do not take turns"
+)
+fault(State, "has_just_sampled", of="catch_up", on=STAGES, rules="V1-BUD-3, V1-BUD-4")(
+    lambda right, state, id_, steps: right(state, id_, steps + 1), "a stage waits for itself"
+)
+fault(
+    step,
+    "schedule_waiting",
+    of="admit",
+    on=STAGES,
+    rules="V1-ASY-3, V1-ASY-9, V1-ORD-2, V1-ORD-3, V1-ORD-5",
+)(
+    lambda right, ctx, plan: changed(state=changed(flights=plan.state.flights))(
+        right(ctx, changed(state=changed(flights=()))(plan))
+    ),
+    "a victim is admitted before its late token comes",
+)
+
 # --- landing --------------------------------------------------------------------------------
 
 fault(transitions, "land", on=AHEAD, rules="V1-ASY-1, V1-ASY-2, V1-ASY-3, V1-ASY-7")(

@@ -63,7 +63,7 @@ fault(step, "schedule_waiting", of="pass_over", on="sync load, answered late", r
     "goes on without an answer",
 )
 fault(step, "_stays_in_front", of="pass_over", on="async load, answered late", rules=_BACK)(
-    lambda right, ctx, state, row: right(ctx, evolve(state, unanswered=frozenset()), row),
+    lambda right, ctx, _held_back, row: right(ctx, (), row),
     "passed over and back in its place",
 )
 fault(transitions, "arrive", on="grammar", rules="V1-LIF-3")(
@@ -77,7 +77,7 @@ fault(step, "schedule_waiting", of="pass_over", on="grammar", rules="V1-ORD-2, V
     "goes on without its grammar",
 )
 fault(step, "_stays_in_front", of="pass_over", on="grammar", rules="V1-ORD-3")(
-    lambda right, ctx, state, row: right(ctx, evolve(state, compiling=frozenset()), row),
+    lambda right, ctx, _held_back, row: right(ctx, (), row),
     "without its grammar, and back in its place",
 )
 fault(step, "masked", of="catch_up", on="grammar", rules="V1-STR-2")(

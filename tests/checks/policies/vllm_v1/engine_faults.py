@@ -305,6 +305,13 @@ fault("flights", landing, "_takes_off")(
 fault("flights", running_turns, "_is_last_in_flight")(
     always(False), "one behind the end: a request that awaits its last token is given one more"
 )
+fault("flights", V1State, "just_sampled")(
+    always(set()), "no turns: a request has a step of each stage of a pipeline"
+)
+fault("flights", V1State, "holds_back")(
+    lambda right, state, row: row.unanswered or row.id in state.noted.compiling,
+    "too early: a victim is admitted while its late token is in flight",
+)
 fault("flights", Flight, "settled")(
     lambda _right, flight: flight.plan,
     "as it was planned: rejected drafts before a step count as computed in it",
