@@ -59,16 +59,23 @@ class Engine(Generic[ConfigT, StepT]):
         return self.start
 
 
+def steps_alone(request: Request, tokens_at_once: int, steps_of_a_token: int = 1) -> int:
+    """The most steps of a request that is served alone.
+
+    `tokens_at_once`: of its prompt, in one step. `steps_of_a_token`: from one token of its answer
+    to the next.
+    """
+    return 1 + request.prompt_len // tokens_at_once + steps_of_a_token * request.max_tokens
+
+
 @frozen(kw_only=True)
 class Evidence(Generic[ConfigT, ContextT, StepT]):
     """The systems of a policy, and how their steps are compared and counted.
 
     Systems: `reference` makes a scheduler for a case. `engine`: None if the policy has none.
-    `tokens_at_once`: prompt tokens that one step computes if no other request is present; by
-    default 1. `steps_of_a_token`: steps from one token of a request to its next; by default 1.
-    `watch`: a paged device that repeats each step of the reference; None if the engine
-    has a device of its own. `device`: the simulated device for the steps of a driver; by default
-    the `watch`.
+    `steps_alone`: the most steps of a request that is served alone. `watch`: a paged device that
+    repeats each step of the reference; None if the engine has a device of its own. `device`: the
+    simulated device for the steps of a driver; by default the `watch`.
 
     Comparisons: `generate` draws a case with pinned keys and raises ConfigError if that fails.
     `compared`: the compared fields for each strictness. `labels`: the counted actions. `looks`: the
@@ -79,8 +86,7 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
 
     reference: Callable[[Case], Reference]
     engine: Engine[ConfigT, StepT] | None = None
-    tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
-    steps_of_a_token: Callable[[ConfigT], int] = lambda _config: 1
+    steps_alone: Callable[[ConfigT, Request], int]
     watch: Callable[[ContextT], "PagedWatch[StepT]"] | None = None
     device: Callable[[ContextT], Device] | None = field()
     generate: Generator

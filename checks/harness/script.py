@@ -19,11 +19,8 @@ _PATIENCE = 3  # times the steps that all requests need one after the other
 
 def most_steps(case: Case) -> int:
     """A bound on steps that an episode reaches only if a request waits for ever."""
-    evidence = evidence_of(case.config.policy)
-    at_once, each = evidence.tokens_at_once(case.config), evidence.steps_of_a_token(case.config)
-    alone = sum(
-        1 + request.prompt_len // at_once + each * request.max_tokens for request in case.requests
-    )
+    steps_alone = evidence_of(case.config.policy).steps_alone
+    alone = sum(steps_alone(case.config, request) for request in case.requests)
     last = max((request.arrival for request in case.requests), default=0)
     return last + _PATIENCE * alone + 10
 

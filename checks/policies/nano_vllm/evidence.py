@@ -2,7 +2,7 @@
 
 from checks.harness.comparing import compared_fields
 from checks.harness.labels import STEPS, Labels, named_actions
-from checks.harness.policy import Engine, Evidence, plain_reference
+from checks.harness.policy import Engine, Evidence, plain_reference, steps_alone
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.differences import KNOWN_DIFFERENCES
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
@@ -39,7 +39,9 @@ EVIDENCE: Evidence[NanoVllmConfig, Context, Step] = Evidence(
             "hashing": (Hashing.ALLOCATED,),
         },
     ),
-    tokens_at_once=lambda config: min(config.max_model_len, config.max_num_batched_tokens),
+    steps_alone=lambda config, request: steps_alone(
+        request, min(config.max_model_len, config.max_num_batched_tokens)
+    ),
     watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
     generate=generate,
     compared=compared_fields(Step),

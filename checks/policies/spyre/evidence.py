@@ -2,7 +2,7 @@
 
 from checks.harness.comparing import Strictness, by_fields, in_lines
 from checks.harness.labels import STEPS, Labels, named_actions
-from checks.harness.policy import Engine, Evidence, plain_reference
+from checks.harness.policy import Engine, Evidence, plain_reference, steps_alone
 from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
@@ -74,7 +74,7 @@ EVIDENCE: Evidence[SpyreConfig, Context, Step] = Evidence(
         new_device=imported_when_called(_ENGINE, "new_device"),
         config={"reading": (Reading.TEXT,)},
     ),
-    tokens_at_once=lambda config: config.chunk_size,
+    steps_alone=lambda config, request: steps_alone(request, config.chunk_size),
     device=imported_when_called("policies.spyre.device", "TensorDevice"),
     generate=generate,
     compared=_COMPARED,

@@ -2,7 +2,7 @@
 
 from checks.harness.comparing import Strictness, by_fields
 from checks.harness.labels import STEPS, Labels, named_actions
-from checks.harness.policy import Evidence
+from checks.harness.policy import Evidence, steps_alone
 from checks.policies.vllm_v0.adapter import ADAPTER
 from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
 from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
@@ -54,7 +54,9 @@ _LABELS = Labels(
 
 EVIDENCE: Evidence[VllmV0Config, Context, Step] = Evidence(
     reference=VllmV0Reference.of,
-    tokens_at_once=lambda config: config.token_budget if config.chunked_prefill else 8_192,
+    steps_alone=lambda config, request: steps_alone(
+        request, config.token_budget if config.chunked_prefill else 8_192
+    ),
     watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
     generate=generate,
     compared=_COMPARED,

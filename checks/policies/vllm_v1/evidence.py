@@ -2,13 +2,14 @@
 
 from checks.harness.comparing import Strictness, by_fields
 from checks.harness.labels import Labels, named_actions
-from checks.harness.policy import Engine, Evidence
+from checks.harness.policy import Engine, Evidence, steps_alone
 from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from checks.policies.vllm_v1.situations import ADVICE, TABLE, phase_of
 from checks.registry import imported_when_called
+from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Step
 
@@ -25,8 +26,10 @@ _COMPARED = {
 }
 
 
-def _tokens_at_once(config: VllmV1Config) -> int:
-    return min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
+def _steps_alone(config: VllmV1Config, request: Request) -> int:
+    budget = config.token_budget
+    at_once = min(budget, config.long_prefill_token_threshold or budget)
+    return steps_alone(request, at_once, max(config.steps_in_flight, 1))
 
 
 _TRANSITIONS = (
@@ -68,8 +71,7 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
         new_device=imported_when_called(_ENGINE, "new_device"),
         abilities=frozenset({"abort_running"}),
     ),
-    tokens_at_once=_tokens_at_once,
-    steps_of_a_token=lambda config: max(config.steps_in_flight, 1),
+    steps_alone=_steps_alone,
     watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
     generate=generate,
     compared=_COMPARED,
