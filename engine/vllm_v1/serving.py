@@ -119,21 +119,20 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
     ) -> StepResult:
         """Plan a step, execute on the device the one whose results are due, apply both.
 
-        That is the planned step itself, unless steps are in flight.
+        That is the planned step itself; where steps may be in flight, the oldest of them or none.
 
-        `ends`: the requests that sample the end of sequence in this step; by default each ends
-        where it says that it does. `lost`: requests whose external tokens should come within the
-        step and do not. `leavers`: requests whose clients go away while the model runs. `proposes`:
+        `ends`: the requests that sample the end of sequence in the step that is due; by default
+        each ends where it says that it does. `lost`: requests whose external tokens should come
+        within it and do not. `leavers`: requests whose clients go away while the model runs. `proposes`:
         how many drafts each row has in its next step; by default as many as are configured.
 
         Raises:
             ConstraintError: the device refuses the tensors; nothing has changed.
         """
         plan = self.scheduler.schedule()
+        due = self.scheduler.results_due(plan)
         try:
-            due = self.scheduler.results_due(plan)
-            nothing = NO_TOKENS, None
-            tokens, accepted = nothing if due is None else self._verified(due, lost)
+            tokens, accepted = self._verified(due, lost) if due else (NO_TOKENS, None)
         except DeviceFailedError as failed:
             return serving.StepResult(plan, None, failed.kind, self._statistics())
         outcome = self.scheduler.update(plan, tokens, ends, accepted, lost, leavers, proposes)
