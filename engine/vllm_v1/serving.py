@@ -123,8 +123,9 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
 
         `ends`: the requests that sample the end of sequence in the step that is due; by default
         each ends where it says that it does. `lost`: requests whose external tokens should come
-        within it and do not. `leavers`: requests whose clients go away while the model runs. `proposes`:
-        how many drafts each row has in its next step; by default as many as are configured.
+        within it and do not. `leavers`: requests whose clients go away while the model runs.
+        `proposes`: how many drafts each row has in its next step; by default as many as are
+        configured.
 
         Raises:
             ConstraintError: the device refuses the tensors; nothing has changed.
