@@ -59,7 +59,7 @@ class Engine(Generic[ConfigT, StepT]):
         return self.start
 
 
-def steps_alone(request: Request, tokens_at_once: int, steps_of_a_token: int = 1) -> int:
+def steps_alone(request: Request, tokens_at_once: int = 1, steps_of_a_token: int = 1) -> int:
     """The most steps of a request that is served alone.
 
     `tokens_at_once`: of its prompt, in one step. `steps_of_a_token`: from one token of its answer
@@ -86,7 +86,7 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
 
     reference: Callable[[Case], Reference]
     engine: Engine[ConfigT, StepT] | None = None
-    steps_alone: Callable[[ConfigT, Request], int]
+    steps_alone: Callable[[ConfigT, Request], int] = lambda _config, request: steps_alone(request)
     watch: Callable[[ContextT], "PagedWatch[StepT]"] | None = None
     device: Callable[[ContextT], Device] | None = field()
     generate: Generator
