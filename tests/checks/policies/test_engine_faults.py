@@ -49,6 +49,7 @@ VLLM_V1_RARE = {
     "preempted waits last": 100,
     "losses not noticed": 50,
     "blocks in no order": 100,
+    "too early": 100,
     "nothing spoken for": 100,
     "whole prompt not reserved": 100,
     "blocks not kept while they load": 150,

@@ -114,7 +114,7 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
         yield from _other_frees(name, state)
     elif name == "flights":
         orders = (*_other_orders(state.flights), (*state.flights, Flight({})))
-        yield from (evolve(state, flights=flights) for flights in orders)
+        yield from (evolve(state, flights=other) for other in orders if other != state.flights)
     elif name == "unfilled":
         known = state.unfilled or ()
         held = [(block, 0) for block in (*state.pool.references, *state.pool.keys)]
