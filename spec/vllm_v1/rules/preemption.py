@@ -84,11 +84,11 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
     first = [row.id for row in waiting[: len(step.preempted)]]
     if ctx.config.scheduling is Scheduling.FCFS and first != list(reversed(step.preempted)):
         yield f"waiting {first}, preempted {list(step.preempted)}"
-    if ctx.config.scheduling is Scheduling.PRIORITY and list(waiting) != sorted(
-        waiting, key=lambda row: rank(ctx, row)
-    ):
-        yield f"waiting {[row.id for row in waiting]} out of order"
-    for row in waiting:
+    for place, row in enumerate(waiting):
+        if ctx.config.scheduling is Scheduling.PRIORITY and row.id in step.preempted:
+            near = [*waiting[max(place - 1, 0) : place + 2]]
+            if near != sorted(near, key=lambda row: rank(ctx, row)):
+                yield f"victim {row.id} waits out of order"
         kept = (row.computed, row.blocks, row.drafts, row.placeholders, row.generated)
         if row.id in step.preempted and kept != (0, (), 0, 0, before[row.id]):
             yield f"victim {row.id} has {kept}"

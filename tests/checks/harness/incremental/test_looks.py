@@ -151,7 +151,6 @@ NOTICED: dict[tuple[str, str], set[str]] = {  # planted faults, and rules that n
     ("nano-vllm", "boundary one off"): {"NANO-BLK-4"},
     ("nano-vllm", "answers not cached"): {"NANO-PFX-1"},
     ("nano-vllm", "preempted waits last"): {"NANO-ADM-7"},
-    ("vllm-v1", "goes on behind itself"): {"V1-KV-2", "V1-OUT-2"},
     ("vllm-v1", "released head first"): {"V1-KV-8"},
     ("vllm-v1", "slots beyond the model"): {"V1-KV-7"},
     ("vllm-v1", "keys without tokens"): {"V1-KV-11", "V1-KV-12"},
