@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from checks.harness.campaigns.campaign import own_system
-from checks.harness.case import Case
+from checks.harness.case import Case, without
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
 from checks.harness.finding import Episode, Kind
@@ -50,8 +50,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.serve(data.draw(drawn, label="case"))
 
     def serve(self, case: Case) -> None:
-        """Begin with a case without its surroundings: no correct drafts, no external tokens."""
-        case = Case(case.config, case.requests)
+        """Begin with a case without surroundings: no right drafts, external tokens, grammars."""
+        case = without(Case(case.config, case.requests), "grammars")
         ctx = evidence_of(case.config.policy).reference(case).machine.ctx
         self.case, self.coming = case, [request.id for request in case.requests]
         self.wrong: list[str] = []

@@ -175,6 +175,10 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
         "hits are counted": f"{_SCHEDULER}#L1157",
         "and cut to chunks": f"{_SCHEDULER}#L1167",
     },
+    "sendnn-grammar": {
+        "grammars are asked for": f"{_SCHEDULER}#L659",
+        "it goes to the front": f"{_SCHEDULER}#L677",
+    },
     "sendnn-model-length": {
         "the assertion": f"{_SCHEDULER}#L992",
         "pull request 976, which took the constraint away": f"{_PLUGIN}/pull/976",

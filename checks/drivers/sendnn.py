@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import entry_points, version
+from inspect import getsource
 from typing import Any
 
 from lockstep_driver import Json, ids, protected_output, serve
@@ -39,6 +40,7 @@ from sendnn_inference.v1.worker.spyre_model_runner import ChunkedPrefillModelRun
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import get_forward_context
 from vllm.v1.outputs import SamplerOutput
+from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 SpyrePlatform.log_server_boot = lambda *_: None  # it prints a banner at each check of its options
@@ -57,6 +59,7 @@ ASKED = {  # by condition of the scheduler, the rule that it stands for, in the 
 }
 if hasattr(ChunkedPrefillSpyreScheduler, "_may_begin"):  # of a checkout with its own queue order
     ASKED = {"_may_begin": "SPY-PRI-11", **ASKED}
+WAITS_FOR_GRAMMARS = "STRUCTURED_OUTPUT_GRAMMAR" in getsource(ChunkedPrefillSpyreScheduler.schedule)
 SAYS_WHY = RESERVES and all(hasattr(ChunkedPrefillSpyreScheduler, name) for name in ASKED)
 HELLO = {
     "name": "sendnn",
@@ -74,6 +77,7 @@ HELLO = {
     "abilities": [
         *("abort", "abort_gone", "abort_running", "ends", "tensors"),
         *(["refusal"] if SAYS_WHY else []),
+        *(["grammars"] if WAITS_FOR_GRAMMARS else []),
     ],
     "left_out": [],
 }
@@ -165,6 +169,11 @@ class StandInModel:
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
 
 
+def waits_for_grammar(request: Any) -> bool:
+    """True if the request's grammar is not ready, or the scheduler has not seen yet that it is."""
+    return bool(request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
+
+
 class Refusals:
     """Notes the results of a scheduler's admission conditions before a prefill.
 
@@ -199,8 +208,10 @@ class Refusals:
 
     def rule(self) -> str | None:
         """The rule by which the scheduler refused the prefill in this step, or None."""
-        if not self.answers or self.answers.get("can_schedule_prefill"):
+        if not self.answers:
             return None
+        if self.answers.get("can_schedule_prefill"):
+            return "SPY-STR-1" if waits_for_grammar(self.request) else None
         failed = [rule for name, rule in ASKED.items() if self.answers.get(name) is False]
         if not failed and "can_schedule_prefill" not in self.answers:
             return "SPY-RES-1"  # the blocks were lacking before any condition
@@ -379,7 +390,7 @@ class Sendnn(SchedulerDriver):
         if self.device_blocks is not None:
             pool["blocks"]["device"] = self.device_blocks
         return {
-            "waiting": ids(scheduler.waiting),
+            "waiting": ids((*scheduler.waiting, *getattr(scheduler, "skipped_waiting", ()))),
             "prefilling": self.chunk if prefilling else None,
             "decoding": [self.row(request) for request in decoding],
             "running": ids(scheduler.running),

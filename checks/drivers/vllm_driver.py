@@ -34,6 +34,8 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 logging.disable(logging.WARNING)
 init_none_hash(sha256)
@@ -74,6 +76,24 @@ def kv_cache(blocks: int, block_size: int) -> Any:
     return KVCacheConfig(num_blocks=blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
+@StructuredOutputGrammar.register
+class AnyGrammar:
+    """A grammar that allows every token: the script says which tokens are sampled."""
+
+    def accept_tokens(self, _request_id: str, _tokens: list[int]) -> bool:
+        """Take the tokens."""
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """The tokens, of which none is forbidden."""
+        return tokens
+
+    def ignore(self, *_: Any) -> None:
+        """Ignore all other calls."""
+
+    rollback = fill_bitmask = is_terminated = reset = ignore
+
+
 class SchedulerDriver(Driver):
     """A scheduler of the V1 engine core, without the engine.
 
@@ -99,14 +119,22 @@ class SchedulerDriver(Driver):
         request = self.arrived[request_id] = self.new_request(request_id)
         self.scheduler.add_request(request)
 
+    def change(self) -> bool:
+        """Apply arrivals and aborts between two steps, and grammars that are ready; true if any."""
+        is_changed = super().change()
+        compiled = self.action.get("compiled", ())
+        for request_id in compiled:
+            self.arrived[request_id].structured_output_request.grammar = AnyGrammar()
+        return is_changed or bool(compiled)
+
     def new_request(self, request_id: str) -> Any:
-        """A request as the engine makes it."""
+        """A request as the engine makes it; its grammar is ready when the script says so."""
         line = self.requests[request_id]
         params = SamplingParams(max_tokens=line["max_tokens"], temperature=0.0)
         end: Json = {"eos_token_id": END_OF_SEQUENCE} if IS_OLD else {}
         if not IS_OLD:
             params._eos_token_id = END_OF_SEQUENCE
-        return Request(
+        request = Request(
             request_id,
             line["prompt"],
             None if self.pooling else params,
@@ -116,6 +144,10 @@ class SchedulerDriver(Driver):
             block_hasher=get_request_block_hasher(self.block_size, sha256),
             **end,
         )
+        if line.get("grammar", False):
+            request.structured_output_request = StructuredOutputRequest(params=None)
+            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        return request
 
     def abort(self, request_id: str) -> None:
         """Abort a request, as `EngineCore.abort_requests` does."""

@@ -30,8 +30,6 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
-from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
-from vllm.v1.structured_output.request import StructuredOutputRequest
 
 DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
@@ -99,24 +97,6 @@ def configure(base: Any, config: Json) -> None:
     base.parallel_config.pipeline_parallel_size = max(config["steps_in_flight"], 1)
     base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
     base.model_config.runner_type = "pooling" if config.get("pooling", False) else "generate"
-
-
-@StructuredOutputGrammar.register
-class AnyGrammar:
-    """A grammar that allows every token: the script says which tokens are sampled."""
-
-    def accept_tokens(self, _request_id: str, _tokens: list[int]) -> bool:
-        """Take the tokens."""
-        return True
-
-    def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """The tokens, of which none is forbidden."""
-        return tokens
-
-    def ignore(self, *_: Any) -> None:
-        """Ignore all other calls."""
-
-    rollback = fill_bitmask = is_terminated = reset = ignore
 
 
 class ScriptedConnector:
@@ -245,9 +225,6 @@ class VllmV1(SchedulerDriver):
     def change(self) -> bool:
         """Apply arrivals, aborts and what the connector does between two steps; true if any did."""
         is_changed = super().change()
-        for request_id in self.action.get("compiled", ()):
-            self.arrived[request_id].structured_output_request.grammar = AnyGrammar()
-            is_changed = True
         if self.connector is None or not self.scheduler.has_requests():
             return is_changed  # the engine core, which takes the connector's reports, is not called
         answered = self.action.get("answered", ())
@@ -257,16 +234,10 @@ class VllmV1(SchedulerDriver):
         return self.end_sends(self.connector) or loads or is_changed
 
     def new_request(self, request_id: str) -> Any:
-        """The request; one with a grammar waits until the script says that this is ready.
-
-        One that reads no cache asks for log-probabilities of its prompt, or pools all of it.
-        """
+        """The request; one that reads no cache asks for log-probabilities of its prompt."""
         request = super().new_request(request_id)
         if not self.requests[request_id].get("reads_cache", True):
             request.skip_reading_prefix_cache = True
-        if self.requests[request_id].get("grammar", False):
-            request.structured_output_request = StructuredOutputRequest(params=None)
-            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         return request
 
     def run(self) -> Json:

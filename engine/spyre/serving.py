@@ -34,6 +34,10 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         """An engine without requests."""
         super().__init__(Scheduler(config), device)
 
+    def compiled(self, request_id: str) -> bool:
+        """A request's grammar is ready; False if it was."""
+        return self.scheduler.compiled(request_id)
+
     def _computed(self, plan: Plan) -> Tensor:
         match plan:
             case PrefillPlan():

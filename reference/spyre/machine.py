@@ -37,6 +37,14 @@ class SpyreMachine(ReferenceMachine[Context, State]):
         """No request has arrived, all blocks are free."""
         return State(pool=new_pool(self.ctx.config.pool_blocks))
 
+    def compiled(self, state: State, request_id: str) -> State:
+        """The grammar of a request is ready, between two steps.
+
+        Raises:
+            GuardError: it was, or the request is not present.
+        """
+        return transitions.compiled(self.ctx, state, request_id)
+
     def abort_running(self, state: State, request_id: str) -> State:
         """A client goes away while the model runs.
 

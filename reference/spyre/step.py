@@ -49,6 +49,9 @@ def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time:
     """
     run = SpyreRun(ctx, state)
     candidate, refusal = choose_prefill(ctx, state)
+    if candidate is not None and candidate.id in state.compiling:  # only in 2.6.3
+        run.take(transitions.hold_up, candidate)
+        candidate, refusal = None, refusal or "SPY-STR-1"
     if candidate is not None:
         _prefill_step(run, candidate, ends)
     elif state.decoding or state.paused:
@@ -92,10 +95,15 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
 
 
 def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
-    """The waiting requests in the order in which they are judged."""
-    if not ctx.config.queue.is_by_width:
-        return state.waiting
+    """The waiting requests in the order in which they are judged.
+
+    One whose grammar is not ready is passed over, but in 2.6.3.
+    """
     line = state.waiting[: line_length(ctx.config, state.cohort, len(state.waiting))]
+    if state.compiling and not ctx.config.account.holds_for_grammars:
+        line = [row for row in line if row.id not in state.compiling]
+    if not ctx.config.queue.is_by_width:
+        return line
     return tuple(sorted(line, key=lambda row: width_of(ctx, row)))
 
 
@@ -144,6 +152,8 @@ def _decode_step(run: SpyreRun, ends: Ends) -> None:
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     """The state between steps, with what is remembered of this one."""
     past = past_after(ctx.config, kind, tkv)
+    if state.behind:
+        state = evolve(state, behind=0)
     return state if is_remembered_alike(past, state) else evolve(state, **remembered(past))
 
 

@@ -36,12 +36,31 @@ Ends = Callable[[Sequence], bool]  # does the request sample end-of-sequence as 
 
 
 def arrive(ctx: Context, state: State, request_id: str) -> State:
-    """A client hands in a request: it goes to the end of the waiting queue."""
+    """A client hands in a request: it goes to the end of the waiting queue.
+
+    In 2.6.3 it goes before those that came with a grammar since the last step.
+    """
     # guard
     require_new(state, request_id, "LIF-1")
     # effect
     newcomer = Sequence(request_id, prefill_len=ctx.requests[request_id].prompt_len)
-    return evolve(state, waiting=(*state.waiting, newcomer))
+    if ctx.requests[request_id].grammar:
+        return evolve(
+            state,
+            waiting=(*state.waiting, newcomer),
+            compiling=state.compiling | {request_id},
+            behind=state.behind + ctx.config.account.holds_for_grammars,
+        )
+    place = len(state.waiting) - state.behind
+    return evolve(state, waiting=(*state.waiting[:place], newcomer, *state.waiting[place:]))
+
+
+def compiled(_ctx: Context, state: State, request_id: str) -> State:
+    """The grammar of a request is ready."""
+    # guard
+    require(request_id in state.compiling, "compiled", "SPY-STR-1")
+    # effect
+    return evolve(state, compiling=state.compiling - {request_id})
 
 
 def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
@@ -57,6 +76,8 @@ def abort(ctx: Context, state: State, request_id: str, *, running: bool = False)
         _removed(state, request_id),
         pool=release(state.pool, leaver.blocks),
         aborted=state.aborted | {request_id},
+        compiling=state.compiling - {request_id},
+        behind=state.behind - (leaver in state.waiting[len(state.waiting) - state.behind :]),
         cohort=state.cohort - (leaver in state.waiting[: state.cohort]),
         orphaned=state.orphaned + (leaver.reserved if is_kept else 0),
     )
@@ -81,11 +102,24 @@ def _removed(state: State, request_id: str) -> State:
 # --- prefill --------------------------------------------------------------------------------
 
 
+def hold_up(_ctx: Context, state: State, sequence: Sequence) -> Moved:
+    """A request whose grammar is not ready would be next: it goes to the front of the queue.
+
+    Source: sendnn-inference 2.6.3, prefill candidates.
+    """
+    # guard
+    require(sequence.id in state.compiling, "hold_up", "SPY-STR-1")
+    # effect
+    others = tuple(row for row in state.waiting if row is not sequence)
+    return evolve(state, waiting=(sequence, *others)), ()
+
+
 def admit(ctx: Context, state: State, sequence: Sequence) -> Moved:
     """A waiting request takes the prefill slot (spyre, "First-chunk constraints")."""
     # guard
     require(state.prefilling is None, "admit", "SPY-PRI-1")
     require(sequence in state.waiting, "admit", "LIF-1")
+    require(sequence.id not in state.compiling, "admit", "SPY-STR-1")
     # effect
     waiting = tuple(row for row in state.waiting if row is not sequence)
     cohort = cohort_after_admission(ctx.config, state.cohort, len(state.waiting))

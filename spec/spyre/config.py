@@ -155,9 +155,12 @@ def refuse_unservable(request: Request, config: SpyreConfig) -> None:
     Where such ones are queued, only one that exceeds the model length is refused.
 
     Raises:
-        WorkloadError: it exceeds the model length, the volume limit or the whole pool.
+        WorkloadError: it exceeds the model length, the volume limit or the whole pool, or has a
+            grammar where `queue = aligned`.
     """
-    refuse_too_long(request, config)
+    # Where others may not go before a cohort, they would wait for its grammars.
+    served = () if config.queue is Queue.ALIGNED else ("grammar",)
+    refuse_too_long(request, config, served)
     if config.oversized is Oversized.QUEUED:
         return
     total, limit = request.prompt_len + request.max_tokens, config.max_batch_tkv_limit

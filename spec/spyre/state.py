@@ -104,7 +104,9 @@ class State(Past):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order; `decoding` in batch order; `paused` in the order of pausing;
-    `finished` and `aborted` have left. `orphaned`: blocks that stay set aside for requests whose
+    `finished` and `aborted` have left. `compiling`: their grammars are not ready. `behind`: those
+    at the end of the queue that came with a grammar since the last step, so that others that come
+    stand before them; 0 but in 2.6.3. `orphaned`: blocks that stay set aside for requests whose
     clients left; 0 but in 2.6.3. `cohort`: with `queue = aligned`, how many at the head of the
     queue are left of those that are all admitted before any other; 0 between two cohorts.
     """
@@ -116,6 +118,8 @@ class State(Past):
     paused: tuple[Sequence, ...] = ()
     finished: Set[str] = frozenset()
     aborted: Set[str] = frozenset()
+    compiling: frozenset[str] = frozenset()
+    behind: int = 0
     orphaned: int = 0
     last_kind: str = IDLE
     last_tkv: int = 0

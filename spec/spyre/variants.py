@@ -148,21 +148,32 @@ class Account:
     after it more tokens count as computed than are. `rounds_pool`: where no number of blocks is
     configured, they are as many as `released_pool_blocks` says. `nets_pauses`: of its statistics a
     step counts by how many more, or fewer, requests are paused, so that one that is paused and one
-    that decodes again cancel out.
+    that decodes again cancel out. `holds_for_grammars`: the request that is to be prefilled next
+    holds all others up while its grammar is not ready, and stands in front from then on; a newcomer
+    with a grammar stands behind those that come before the same step.
     """
 
     keeps_promises: bool
     counts_hits: bool
     rounds_pool: bool
     nets_pauses: bool
+    holds_for_grammars: bool
 
 
 READINGS: Mapping[Reading, Account] = {
     Reading.TEXT: Account(
-        keeps_promises=False, counts_hits=False, rounds_pool=False, nets_pauses=False
+        keeps_promises=False,
+        counts_hits=False,
+        rounds_pool=False,
+        nets_pauses=False,
+        holds_for_grammars=False,
     ),
     Reading.RELEASED: Account(
-        keeps_promises=True, counts_hits=True, rounds_pool=True, nets_pauses=True
+        keeps_promises=True,
+        counts_hits=True,
+        rounds_pool=True,
+        nets_pauses=True,
+        holds_for_grammars=True,
     ),
 }
 

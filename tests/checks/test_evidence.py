@@ -84,8 +84,9 @@ _NEVER_SERVED = (
 )
 REFUTED = {
     "LIF-6": (*_NEVER_SERVED, "released", *_STARVES),
-    **dict.fromkeys(("LIF-5", "SPY-CHK-3", "SPY-CHK-5", "SPY-RES-4"), ("released",)),
-    "SPY-PRI-4": (*_NEVER_SERVED, "released"),
+    **dict.fromkeys(("SPY-CHK-3", "SPY-CHK-5", "SPY-RES-4"), ("released",)),
+    "LIF-5": ("released", "grammar, released"),
+    "SPY-PRI-4": (*_NEVER_SERVED, "released", "grammar, released"),
     "SPY-PAU-5": (_NEVER_SERVED[0], *_STARVES[-2:]),
     "SPY-VOL-1": ("documented",),
     "SPY-LEN-1": ("odd length, shipped", "odd length, documented", "odd length, exact"),

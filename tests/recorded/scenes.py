@@ -65,7 +65,8 @@ def scene(
     **config: Any,
 ) -> Scene:
     """The requests under the sizes above, but for what `config` says otherwise."""
-    case = Case(released_2_6_3(**SIZES | config), requests)
+    grammars = {name: config.pop(name) for name in ("grammars",) if name in config}
+    case = Case(released_2_6_3(**SIZES | config), requests, grammars)
     return Scene(about, case, known, aborts_while_running, driver)
 
 
@@ -233,6 +234,12 @@ SCENES = {
         num_blocks=10,
         max_model_len=640,
         max_batch_tkv_limit=2560,
+    ),
+    "held_for_a_grammar": scene(
+        "the request that would be next keeps another from its prefill until its grammar is ready",
+        asks("a", 70, 2, 1, grammar=True),
+        asks("b", 70, 2, 2),
+        grammars={"a": 4},
     ),
     "two_pools": scene(
         "the scheduler has a block more than the model's cache, whose blocks are an even number",

@@ -1,10 +1,11 @@
 """The adapter for drivers of Spyre: records decoded as steps, and inferred events."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import isclose
 from typing import Any
 
 from checks.harness.adapter import POOL_NAMES, Adapter
+from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Action, Json
@@ -45,13 +46,22 @@ class SpyreDecoder(StepDecoder[State]):
         last, keeps = self.last, self.ctx.config.account.keeps_promises
         left = [row for row in last.waiting[: last.cohort] if row.id not in action.abort]
         kept = sum(row.reserved for row in last.admitted if keeps and row.id in action.abort)
-        return remembered(last) | {"cohort": len(left), "orphaned": last.orphaned + kept}
+        requests = self.ctx.requests
+        came = [id_ for id_ in action.arrive if requests[id_].grammar and id_ not in action.abort]
+        holds = self.ctx.config.account.holds_for_grammars
+        return remembered(last) | {
+            "cohort": len(left),
+            "orphaned": last.orphaned + kept,
+            "compiling": last.compiling.union(came) - {*action.abort, *action.compiled},
+            "behind": len(came) if holds else 0,
+        }
 
-    def past_after(self, record: Json, _action: Action, before: State) -> Json:
+    def past_after(self, record: Json, action: Action, before: State) -> Json:
         """The remembered fields after this step, and the size of the rest of the cohort."""
         config = self.ctx.config
         past = remembered(past_after(config, record["kind"], record.get("tkv", 0)))
         past["orphaned"] = before.orphaned
+        past["compiling"] = before.compiling.difference(action.abort_running)
         if config.queue is not Queue.ALIGNED:
             return past
         chosen = record["prefilling"]["id"] if record["kind"] == PREFILL else None
@@ -128,6 +138,11 @@ class SpyreDecoder(StepDecoder[State]):
         """A request with its block table, from its row in a record."""
         numbers = {name: row[name] for name in _ROW_NUMBERS if name in row}
         return Row(row["id"], prefill_len=self._prefill_len(row), blocks=tuple(blocks), **numbers)
+
+
+def request_extras(case: Case) -> Mapping[str, Json]:
+    """Which requests have a grammar, for the driver."""
+    return {request.id: {"grammar": True} for request in case.requests if request.grammar}
 
 
 def _chunk(reported: Json) -> Chunk:
@@ -285,6 +300,7 @@ _QUEUES = ("waiting", "prefilling", "decoding", "paused")
 
 ADAPTER = Adapter(
     decoder=lambda ctx: SpyreDecoder(SpyreMachine(ctx)),
+    request_extras=request_extras,
     inferred_events=inferred_events,
     fields=Fields(
         left_out={

@@ -116,8 +116,9 @@ CODEC = SpyreCodec(
     line=_Line,
     state_fields={
         "last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE)),
-        "orphaned": override(omit_if_default=True),
-        "cohort": override(omit_if_default=True),
+        **dict.fromkeys(
+            ("compiling", "behind", "orphaned", "cohort"), override(omit_if_default=True)
+        ),
     },
     apart=("chunk",),
     done={"tkv": 0, "volume": 0, "chunk": None, "batch": ()},

@@ -217,6 +217,13 @@ EXPECTED_VIOLATIONS = (
         shows=_is_set_aside,
     ),
     ExpectedViolation(
+        ("SPY-PRI-4",),
+        "the request that would be next keeps all others from their prefill until its grammar is"
+        " ready",
+        lambda config: config.account.holds_for_grammars,
+        shows=lambda step: bool(step.before.compiling),
+    ),
+    ExpectedViolation(
         ("SPY-PRI-6",),
         "blocks that 2.6.3 keeps set aside for requests whose clients left keep others from"
         " overtaking",

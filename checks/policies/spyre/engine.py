@@ -8,12 +8,14 @@ from attrs import evolve
 
 from checks.harness.case import Case
 from checks.harness.own_engine import EngineScheduler, has_token_ids
+from checks.harness.system import Action
 from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.decisions import DecisionObserver
 from engine.spyre.device import Device, SpyreDevice
 from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Scheduler
 from engine.spyre.serving import Engine
+from spec.core.records import Event
 from spec.core.requests import Oversized
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
@@ -52,41 +54,60 @@ class SimulatedEngine(Engine):
         return np.zeros(plan.samples, np.int64)
 
 
+class SpyreEngine(EngineScheduler[Engine, Any]):
+    """The engine, told between two steps whose grammars are ready."""
+
+    def step(self, index: int, action: Action) -> Any:
+        """One scheduler step; by default all grammars are ready before it.
+
+        Raises:
+            ConstraintError: the device refuses the step.
+            RuntimeError: the device failed; the default device never does.
+        """
+        pending = sorted(self.engine.scheduler.state.compiling)
+        named = pending if action.accepted is None else action.compiled
+        ready = [Event("compiled", id_, "") for id_ in named if self.engine.compiled(id_)]
+        step = super().step(index, action)
+        if ready and isinstance(step, Step):
+            return evolve(step, events=(*ready, *step.events))
+        return step
+
+
 def new_device(config: SpyreConfig) -> SpyreDevice:
     """A device with the sizes of the configuration."""
     return SpyreDevice(config)
 
 
-def engine(case: Case) -> EngineScheduler[Engine, Step]:
+def engine(case: Case) -> SpyreEngine:
     """The engine on the simulated device."""
     return on_device(new_device(case.config), case)
 
 
-def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
+def on_device(device: Device, case: Case) -> SpyreEngine:
     """The engine on this device."""
     return _observed(Engine(case.config, device), case)
 
 
-def without_device(case: Case) -> EngineScheduler[Engine, Step]:
+def without_device(case: Case) -> SpyreEngine:
     """The engine without a device, with the tokens of the specification."""
     return _observed(SpecifiedEngine(case.config), case)
 
 
-def simulated(case: Case, records: bool = False) -> EngineScheduler[Engine, Any]:
+def simulated(case: Case, records: bool = False) -> SpyreEngine:
     """The engine without a device; `records`: its steps are records, else decisions."""
     kind = SpecifiedEngine if has_token_ids(case.requests) else SimulatedEngine
     serving = kind(case.config)
     observer = (StepObserver if records else DecisionObserver)(serving.scheduler)
-    return EngineScheduler(serving, observer, case.requests)
+    return SpyreEngine(serving, observer, case.requests)
 
 
-def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
-    return EngineScheduler(serving, StepObserver(serving.scheduler), case.requests)
+def _observed(serving: Engine, case: Case) -> SpyreEngine:
+    return SpyreEngine(serving, StepObserver(serving.scheduler), case.requests)
 
 
 def engine_under_test(
     case: Case, device: Callable[[SpyreConfig], Device] = new_device
-) -> EngineScheduler[Engine, Step]:
+) -> SpyreEngine:
     """The engine on such a device, with a volume limit that suits every admission rule.
 
     The text's volume rule admits batches over the limit: under such a rule the device accepts any

@@ -2,14 +2,14 @@
 
 from checks.harness.comparing import Strictness, by_fields, in_lines
 from checks.harness.labels import STEPS, Labels, named_actions
-from checks.harness.policy import Engine, Evidence, plain_reference, steps_alone
+from checks.harness.policy import Engine, Evidence, steps_alone
 from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.spyre.generator import generate
+from checks.policies.spyre.reference import SpyreReference
 from checks.policies.spyre.situations import ADVICE, TABLE
 from checks.registry import imported_when_called
-from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.admission import CONDITIONS
@@ -52,7 +52,15 @@ _LABELS = Labels(
     actions=named_actions(
         *(*STEPS, *_TRANSITIONS, *(f"jump by {rule}" for rule in _JUMPS)),
         refusals=(
-            *("SPY-PRI-3", "SPY-PRI-11", "SPY-PAU-4", "SPY-RES-1", "BLK-9", "SPY-ADM-1"),
+            *(
+                "SPY-STR-1",
+                "SPY-PRI-3",
+                "SPY-PRI-11",
+                "SPY-PAU-4",
+                "SPY-RES-1",
+                "BLK-9",
+                "SPY-ADM-1",
+            ),
             *sorted(CONDITIONS),
         ),
         phases=("waiting", "prefilling", "decoding", "paused"),
@@ -66,7 +74,7 @@ _LABELS = Labels(
 _ENGINE = "policies.spyre.engine"
 
 EVIDENCE: Evidence[SpyreConfig, Context, Step] = Evidence(
-    reference=plain_reference(SpyreMachine.of),
+    reference=SpyreReference.of,
     engine=Engine(
         start=imported_when_called(_ENGINE, "engine"),
         simulated=imported_when_called(_ENGINE, "simulated"),

@@ -18,6 +18,7 @@ from checks.harness.generating import (
     random_swarm,
     tight_pool,
 )
+from checks.harness.grammars import with_grammars
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.requests import Oversized, Request
@@ -59,7 +60,11 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     requests = random_requests(choices, swarm, _limits(config, swarm))
     config = _tightened(choices, swarm, config, requests, pinned)
     config = _with_oversized(choices.part(), config, requests, pinned)
-    return Case(config, requests, swarm=swarm)
+    grammars: dict[str, int] = {}
+    if config.queue is not Queue.ALIGNED:
+        requests, grammars = with_grammars(choices.part(), requests)
+    drawn = {"grammars": grammars} if grammars else {}
+    return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
 def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:

@@ -1,9 +1,12 @@
 """The Spyre machine with its environment, as a state graph to explore."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+
+from attrs import evolve
 
 from checks.explore.environment import MachineModel, early_end_model
 from checks.explore.instance import Instance
+from checks.explore.model import Transition, load_class
 from checks.explore.returning import with_blocks_in_order
 from checks.explore.symmetry import place_function, without_names
 from reference.spyre.machine import SpyreMachine
@@ -21,7 +24,23 @@ def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]
     """
     machine = SpyreMachine.of(instance.config, instance.requests)
     places = place_function(instance, request_likeness(instance))
-    return early_end_model(instance, machine, canonical_state(instance), places)
+    model = early_end_model(instance, machine, canonical_state(instance), places)
+    if any(request.grammar for request in instance.requests):
+        return evolve(model, between=ready_grammars(instance, machine))
+    return model
+
+
+def ready_grammars(
+    instance: Instance[SpyreConfig], machine: SpyreMachine
+) -> Callable[[State], Iterator[Transition[State]]]:
+    """Transitions that make a grammar ready. They are fair."""
+    fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
+
+    def ready(state: State) -> Iterator[Transition[State]]:
+        for id_ in sorted(state.compiling):
+            yield Transition(f"compiled {id_}", machine.compiled(state, id_), fair=fair[id_])
+
+    return ready
 
 
 def canonical_state(instance: Instance[SpyreConfig]) -> Callable[[State], State]:
@@ -38,6 +57,6 @@ def request_likeness(instance: Instance[SpyreConfig]) -> Callable[[Request], Has
 
     def alike(request: Request) -> Hashable:
         tokens = tuple(request.prompt.tokens()) if instance.config.prefix_caching else None
-        return request.prompt_len, request.max_tokens, request.output, tokens
+        return request.prompt_len, request.max_tokens, request.output, request.grammar, tokens
 
     return alike

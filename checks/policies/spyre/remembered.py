@@ -23,6 +23,8 @@ DEFINING_RULES: Mapping[type[Any], Mapping[str, tuple[str, ...]]] = {
         "paused": ("SPY-PAU-7", "LIF-2"),
         "finished": ("LIF-10",),
         "aborted": ("LIF-10",),
+        "compiling": ("SPY-STR-2",),
+        "behind": ("SPY-STR-2",),
         "orphaned": ("SPY-RES-6",),
         "cohort": ("SPY-PRI-9", "SPY-PRI-15"),
     },

@@ -19,6 +19,7 @@ from checks.harness.generating import (
     random_swarm,
     with_tight_pool,
 )
+from checks.harness.grammars import with_grammars
 from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
@@ -81,7 +82,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = _with_oversized(choices, config, max(blocks), pinned)
     _let_part_come(choices, external)
     _let_fewer_be_proposed(choices, right_drafts)
-    requests, grammars = _with_grammars(choices, config, requests)
+    # How 0.11.2 lets requests with a grammar wait is not described.
+    grammars: dict[str, int] = {}
+    if config.release is not Release.V0_11_2:
+        requests, grammars = with_grammars(choices, requests)
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
@@ -186,23 +190,6 @@ def _let_fewer_be_proposed(choices: Choices, right_drafts: dict[str, str]) -> No
             share = choices.one_of((0.2, 0.5, 1.0))
             signs = ("-" if choices.chance(share) else sign for sign in foreseen)
             right_drafts[request_id] = "".join(signs)
-
-
-def _with_grammars(
-    choices: Choices, config: VllmV1Config, requests: tuple[Request, ...]
-) -> tuple[tuple[Request, ...], dict[str, int]]:
-    """The requests, some of which have a grammar, and when these are ready.
-
-    How 0.11.2 lets such requests wait is not described.
-    """
-    share = choices.one_of((0.0, 0.0, 0.0, 0.3, 0.6))
-    if not share or config.release is Release.V0_11_2:
-        return requests, {}
-    with_grammar = tuple(
-        evolve(request, grammar=True) if choices.chance(share) else request for request in requests
-    )
-    compiled = [request for request in with_grammar if request.grammar]
-    return with_grammar, _every(choices, compiled)
 
 
 def _with_pooling(

@@ -6,6 +6,7 @@ from typing import Any
 from attrs import asdict, define, evolve, field, frozen
 
 from checks.harness.case import Case
+from checks.harness.grammars import compile_times
 from checks.harness.reference import Reference
 from checks.harness.speculation import foreseen, proposed
 from checks.harness.system import Action
@@ -46,12 +47,6 @@ def send_times(case: Case) -> Mapping[str, int]:
 def answer_times(case: Case) -> Mapping[str, int]:
     """By request, of which number the step is a multiple before which its lookup is answered."""
     drawn: Mapping[str, int] = case.surroundings.get("answers", {})
-    return drawn
-
-
-def compile_times(case: Case) -> Mapping[str, int]:
-    """By request, of which number the step is a multiple before which its grammar is ready."""
-    drawn: Mapping[str, int] = case.surroundings.get("grammars", {})
     return drawn
 
 

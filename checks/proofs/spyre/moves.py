@@ -48,12 +48,13 @@ class Move(StrEnum):
     LEAVE = "some rows leave"
     DECODE = "each row decodes a token"
     JOIN = "an admitted request joins"
-    EXCLUDED = "only with pausing, which is left out"
+    EXCLUDED = "only with pausing or as 2.6.3 does it, which is left out"
 
 
 # By the name of the transition in `reference.spyre.transitions`.
 MOVES: Mapping[str, Move] = {
     "arrive": Move.STAY,
+    "compiled": Move.STAY,
     "abort": Move.LEAVE,
     "admit": Move.STAY,
     "prefix_hit": Move.STAY,
@@ -68,6 +69,7 @@ MOVES: Mapping[str, Move] = {
     "pause": Move.EXCLUDED,
     "resume": Move.EXCLUDED,
     "sit_out": Move.EXCLUDED,
+    "hold_up": Move.EXCLUDED,
 }
 
 # The obligations by which a move keeps every future step within the limit.
@@ -361,7 +363,7 @@ def questions(edge: Edge) -> Iterator[str]:
     the tokens that its prefill computes: after a preemption also those that it had generated.
     """
     state, ctx = edge.before, edge.ctx
-    if edge.step is None or not (state.waiting or state.prefilling):
+    if edge.step is None or not (_ready(state) or state.prefilling):
         return
     turns = state.waiting
     if ctx.config.queue is not Queue.OVERTAKING or state.prefilling is not None:
@@ -408,10 +410,10 @@ def _max_tkv(state: State, size: int) -> int:
 @LINK.move("idle steps")
 def idle_steps(edge: Edge) -> Iterator[str]:
     """A step that leaves pending requests idle finds none that decodes or is paused; it refuses one
-    by a condition of joining, or for lack of blocks.
+    by a condition of joining, or for lack of blocks. Who waits for a grammar does not count.
     """
     step, state = edge.step, edge.before
-    if step is None or step.scheduled or state.is_idle:
+    if step is None or step.scheduled or {row.id for row in state.present} <= state.compiling:
         return
     if state.decoding or state.paused:
         yield f"an idle step beside {len(state.decoding) + len(state.paused)} rows"
@@ -523,6 +525,7 @@ def queues(edge: Edge) -> Iterator[str]:
     """Arrivals go to the end of the queue and preempted requests to its front; the others keep
     their order. The one that is admitted is the head, or the narrowest of those it is chosen from.
     """
+    # A request that waits for a grammar is none of them.
     expected = [row.id for row in edge.before.waiting if row.id not in edge.left]
     cohort = edge.before.cohort
     gone = [row.id for row in edge.before.waiting[:cohort] if row.id in edge.left]
@@ -553,13 +556,18 @@ def _choice(ctx: Context, state: State) -> int:
     return waiting if ctx.config.queue is Queue.SHORTEST else 1
 
 
+def _ready(state: State) -> list[Sequence]:
+    """The waiting requests that wait for no grammar."""
+    return [row for row in state.waiting if row.id not in state.compiling]
+
+
 def _next_prefill(ctx: Context, state: State) -> Sequence:
     """The prefill under way, else the request that the queue's order puts first."""
     if state.prefilling is not None:
         return state.prefilling
     config = ctx.config
     alike = config.max_batch_tkv_limit // config.max_num_seqs + config.chunk_size
-    line = state.waiting[: _choice(ctx, state)]
+    line = _ready(state)[: _choice(ctx, state)]
     return min(line, key=lambda row: max(ctx.requests[row.id].most_tokens, alike))
 
 

@@ -214,4 +214,5 @@ def remove(state: SchedulerState, request: RequestState) -> None:
         state.paused = state.paused.without([state.paused.members.index(request)])
     else:
         state.queue.remove(request)
+        state.compiling.discard(request.id)
     release(state, request)

@@ -34,14 +34,16 @@ _NO_HIT = PrefixHit((), 0)
 
 def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]:
     """The next prefill step, or None; and the first rule that refused a request."""
-    if state.prefilling is None and not state.queue:
+    first = state.queue.first_in_line(state.compiling)
+    if state.prefilling is None and first is None:
         return None, None
     refusal = _priority_refusal(state)
     if refusal is not None:
         return None, refusal
     if state.prefilling is not None:
         return _plan_next_chunk(state, state.prefilling)
-    chosen, refusal = _first_admissible(state)
+    assert first is not None
+    chosen, refusal = _first_admissible(state, first)
     return None if chosen is None else _plan_admission(state, chosen, refusal), refusal
 
 
@@ -101,15 +103,18 @@ def _priority_refusal(state: SchedulerState) -> str | None:
     return None
 
 
-def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str | None]:
+def _first_admissible(
+    state: SchedulerState, first: RequestState
+) -> tuple[RequestState | None, str | None]:
     """The first request in the queue that no rule refuses; and the first rule that refused one.
+
+    `first`: the first that may be chosen; those whose grammars are not ready are passed over.
 
     First come, first served judges only the head of the queue, the aligned queue only the narrowest
     request. Overtaking ends at the first request that lacks blocks, and if no slot is free.
     """
-    if state.queue.yields_to(len(state.decoding)):
+    if state.queue.yields_to(len(state.decoding), first):
         return None, "SPY-PRI-11"
-    first = state.queue.first_in_line()
     refusal = _admission_refusal(state, first)
     if refusal is None:
         return first, None
@@ -126,6 +131,8 @@ def _first_to_overtake(state: SchedulerState) -> RequestState | None:
     """
     refused = state.last_chunk.refused_shapes(state.decoding, state.queue.shapes())
     for request in state.queue.without_shapes(lambda head: _is_shape_refused(state, head, refused)):
+        if request.id in state.compiling:
+            continue
         refusal = _admission_refusal(state, request)
         if refusal is None:
             return request

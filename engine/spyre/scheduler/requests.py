@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from copy import deepcopy
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
@@ -79,13 +79,13 @@ class Line:
         """Requests left in a closed line, else 0."""
         return len(self._entries) if self._is_closed else 0
 
-    def first(self) -> RequestState:
-        """The narrowest request; of equal ones the first in the queue."""
-        return self._entries[0][-1]
+    def in_order(self) -> Iterator[RequestState]:
+        """The requests, the narrowest first; of equal ones the first in the queue."""
+        return (request for _, _, request in self._entries)
 
-    def is_wide(self) -> bool:
-        """True if even the narrowest request is wider than `alike`."""
-        return self._entries[0][0] > self._alike
+    def is_wide(self, request: RequestState) -> bool:
+        """True if the request is wider than `alike`."""
+        return sum(request.shape) > self._alike
 
     def close(self) -> None:
         """A request of the line is admitted."""
@@ -137,13 +137,17 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
         """Requests at the head that are all admitted before any other."""
         return 0 if self._line is None else self._line.cohort
 
-    def first_in_line(self) -> RequestState:
-        """The request to be judged first: the head of the queue, or the narrowest."""
-        return next(iter(self)) if self._line is None else self._line.first()
+    def first_in_line(self, held_back: Container[str] = ()) -> RequestState | None:
+        """The request to be judged first: the head of the queue, or the narrowest.
 
-    def yields_to(self, rows: int) -> bool:
+        `held_back`: ids of those that are passed over.
+        """
+        line = self if self._line is None else self._line.in_order()
+        return next((request for request in line if request.id not in held_back), None)
+
+    def yields_to(self, rows: int, first: RequestState) -> bool:
         """True if the first request in line waits while `rows` rows decode (rule SPY-PRI-11)."""
-        return self._line is not None and rows > len(self) + 1 and self._line.is_wide()
+        return self._line is not None and rows > len(self) + 1 and self._line.is_wide(first)
 
     def put_back(self, request: RequestState) -> None:
         """A new request goes to the end."""

@@ -35,6 +35,25 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, queue, LastChunk(config)))
 
+    def add(self, request: Request) -> RequestState:
+        """Add a request at the end of the waiting queue; if it has a grammar, that is not ready.
+
+        Raises:
+            WorkloadError: as the base class.
+        """
+        newcomer: RequestState = super().add(request)
+        if request.grammar:
+            self.state.compiling.add(newcomer.id)
+        return newcomer
+
+    def compiled(self, request_id: str) -> bool:
+        """A request's grammar is ready; False if it was."""
+        self._planned = None
+        if request_id not in self.state.compiling:
+            return False
+        self.state.compiling.discard(request_id)
+        return True
+
     def _newcomer(self, request: Request) -> RequestState:
         refuse_unservable(request, self.state.config)
         return RequestState.of(request)

@@ -16,8 +16,8 @@ from spec.spyre.state import Past
 class SchedulerState(state.SchedulerState[RequestState]):
     """Everything that planning reads and applying a plan changes.
 
-    `reserved`: blocks promised to admitted requests and not handed out. `past`: what is remembered
-    of the steps before.
+    `compiling`: ids of requests whose grammars are not ready. `reserved`: blocks promised to
+    admitted requests and not handed out. `past`: what is remembered of the steps before.
     """
 
     config: SpyreConfig
@@ -27,6 +27,7 @@ class SchedulerState(state.SchedulerState[RequestState]):
     prefilling: RequestState | None = None
     decoding: Batch = field(factory=Batch.empty)
     paused: Batch = field(factory=Batch.empty)
+    compiling: set[str] = field(factory=set)
     reserved: int = 0
     past: Past = field(factory=Past)
 

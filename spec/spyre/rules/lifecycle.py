@@ -88,7 +88,9 @@ def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
 
 @between("LIF-7", _CORE, witness=lambda _, step: len(step.before.waiting) > 1)
 def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Between two steps requests only arrive, at the end of the queue, or go away."""
+    """Between two steps requests only arrive, at the end of the queue, or go away; in 2.6.3 those
+    with a grammar stand behind the others that come before the same step.
+    """
     # No other is touched; a newcomer has computed nothing of its whole prompt. A request that came
     # and went away again was not there before, and is aborted all the same.
     present = ids(before.present)
@@ -98,8 +100,8 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
     if gone != aborted or after.finished - before.finished:
         yield f"gone are {sorted(gone)}, aborted {sorted(aborted)}"
     stayed = _without(gone, before.waiting)
-    new = tuple(after.waiting[len(stayed) :])
-    if tuple(after.waiting[: len(stayed)]) != stayed:
+    new = tuple(row for row in after.waiting if row.id not in present)
+    if tuple(after.waiting) != _with_newcomers(ctx, before, gone, new):
         yield f"waiting {[row.id for row in after.waiting]}, before {[row.id for row in stayed]}"
     elif new != tuple(Sequence(row.id, ctx.requests[row.id].prompt_len) for row in new):
         yield f"newcomers {new}"
@@ -134,12 +136,18 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     gone, leavers = present - now, [row for row in before.present if row.id not in now]
     # Some may have come and gone since the step before.
     came = (after.aborted - before.aborted) & (ctx.requests.keys() - present - now)
-    slot, stayed = before.prefilling, _without(gone, before.waiting)
-    new = [row.id for row in after.waiting[len(stayed) :] if row.id in ctx.requests]
-    newcomers = [Sequence(id_, ctx.requests[id_].prompt_len) for id_ in new]
-    if tuple(after.waiting) != (*stayed, *newcomers):
+    slot = before.prefilling
+    new = [row.id for row in after.waiting if row.id in ctx.requests and row.id not in present]
+    newcomers = tuple(Sequence(id_, ctx.requests[id_].prompt_len) for id_ in new)
+    if tuple(after.waiting) != _with_newcomers(ctx, before, gone, newcomers):
         yield f"waiting {[row.id for row in after.waiting]}, gone {sorted(gone)}"
-    kept = sum(row.reserved for row in leavers) if ctx.config.reading is Reading.RELEASED else 0
+    is_released = ctx.config.reading is Reading.RELEASED
+    kept = sum(row.reserved for row in leavers) if is_released else 0
+    with_grammar = {id_ for id_ in new if ctx.requests[id_].grammar}
+    back = _without(gone, before.waiting[len(before.waiting) - before.behind :])
+    compiling = (before.compiling - gone) | with_grammar
+    if not after.compiling <= compiling:
+        yield f"compiling {sorted(after.compiling - compiling)}"
     due: dict[str, object] = {
         "waiting": after.waiting,
         "prefilling": None if slot is not None and slot.id in gone else slot,
@@ -147,6 +155,8 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "paused": _without(gone, before.paused),
         "cohort": sum(row.id not in gone for row in before.waiting[: before.cohort]),
         "orphaned": before.orphaned + kept,
+        "compiling": after.compiling,
+        "behind": len(back) + len(with_grammar) if is_released else 0,
         "aborted": before.aborted | gone | (came - before.finished),
         "pool": after.pool,
     }
@@ -157,6 +167,21 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
 
 def _without(gone: set[str], rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
     return tuple(row for row in rows if row.id not in gone)
+
+
+def _with_newcomers(
+    ctx: Context, before: State, gone: set[str], new: tuple[Sequence, ...]
+) -> tuple[Sequence, ...]:
+    """The queue with newcomers at its end; in 2.6.3 those that came with a grammar since the last
+    step stand behind the others.
+    """
+    place = len(before.waiting) - before.behind
+    front, back = _without(gone, before.waiting[:place]), _without(gone, before.waiting[place:])
+    if ctx.config.reading is not Reading.RELEASED:
+        return (*front, *back, *new)
+    late = tuple(row for row in new if ctx.requests[row.id].grammar)
+    others = tuple(row for row in new if row not in late)
+    return (*front, *others, *back, *late)
 
 
 def _released_pool(

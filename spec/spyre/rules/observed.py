@@ -1,5 +1,6 @@
 """Questions about a step or a state that several rules ask."""
 
+from collections import abc
 from collections.abc import Iterable
 from itertools import chain, takewhile
 from typing import TypeAlias
@@ -9,6 +10,7 @@ from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue, Reading
 
+Sequences: TypeAlias = abc.Sequence[Sequence]
 BY_WIDTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request whose row ends narrowest goes first
 
 
@@ -36,15 +38,23 @@ def refused(ctx: Context, step: Step) -> Sequence | None:
 def in_line(ctx: Context, state: State) -> Sequence | None:
     """The waiting request that is looked at first: the queue's head, or the first of the narrowest.
 
-    With `queue = aligned` it is the narrowest of those that are left of the cohort; and where none
-    is left, of as many at the head as may go before one of them, and that one.
+    Those whose grammars are not ready are passed over, but in 2.6.3. With `queue = aligned` it is
+    the narrowest of those that are left of the cohort; and where none is left, of as many at the
+    head as may go before one of them, and that one.
     """
     queue, waiting = ctx.config.queue, state.waiting
     if queue in BY_WIDTH:
         most = ctx.config.max_overtakes + 1 if queue is Queue.ALIGNED else len(waiting)
-        line = waiting[: state.cohort or most]
+        line = may_be_chosen(ctx, state, waiting[: state.cohort or most])
         return min(line, key=lambda row: final_width(ctx, row), default=None)
-    return waiting[0] if waiting else None
+    return next(iter(may_be_chosen(ctx, state, waiting)), None)
+
+
+def may_be_chosen(ctx: Context, state: State, rows: Sequences) -> Sequences:
+    """Those of these waiting requests whose grammars are ready; in 2.6.3 all of them."""
+    if not state.compiling or ctx.config.reading is Reading.RELEASED:
+        return rows
+    return [row for row in rows if row.id not in state.compiling]
 
 
 def final_width(ctx: Context, row: Sequence) -> int:
@@ -162,8 +172,12 @@ def rows_in_slots(state: State) -> int:
 
 
 def pending(state: State) -> int:
-    """Requests that have arrived and have not left, counted in every place."""
-    return len(state.waiting) + rows_in_slots(state) + len(state.paused)
+    """Requests that have arrived and have not left, counted in every place.
+
+    Without those that wait for their grammars.
+    """
+    waiting = sum(row.id not in state.compiling for row in state.waiting)
+    return waiting + rows_in_slots(state) + len(state.paused)
 
 
 def is_decode(step: Step) -> bool:

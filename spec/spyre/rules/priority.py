@@ -18,6 +18,7 @@ from spec.spyre.rules.observed import (
     is_wide,
     lacks_next_chunk,
     lacks_worst_case,
+    may_be_chosen,
     pending,
     rows_in_slots,
 )
@@ -31,7 +32,7 @@ from spec.spyre.rules.registry import (
     witness,
 )
 from spec.spyre.state import Sequence, State
-from spec.spyre.variants import Queue
+from spec.spyre.variants import Queue, Reading
 
 
 @always("SPY-PRI-1", spyre("Priority rules, One prefill at a time"))
@@ -81,11 +82,12 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("SPY-PRI-5", spyre("Priority rules"), applies=lambda config: config.queue is Queue.FCFS)
 @witness(lambda _, step: step.happened("admit") and len(step.before.waiting) > 1)
-def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
+def first_come_first_served(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of their arrival."""
     # What is admitted was the head of the waiting queue.
+    head = in_line(ctx, step.before)
     for event in step.happened("admit"):
-        if event.id != step.before.waiting[0].id:
+        if head is None or event.id != head.id:
             yield f"{event.id} admitted before {step.before.waiting[0].id}"
 
 
@@ -111,13 +113,17 @@ _NEXT_REQUESTS = 2  # requests behind the one that was refused
 
 def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
     """Of the next requests in the queue those that may go before the refused head."""
-    stops = {"SPY-PRI-3", "SPY-PAU-4", "SPY-ADM-1", "SPY-ADM-3", "SPY-RES-1"}  # true of them, too
+    # True of them, too; or the refused one holds them up.
+    stops = {"SPY-PRI-3", "SPY-PAU-4", "SPY-ADM-1", "SPY-ADM-3", "SPY-RES-1", "SPY-STR-1"}
     is_full = rows_in_slots(state) >= ctx.config.max_num_seqs
     if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or is_full:
         return
-    for row in state.waiting[1 : 1 + _NEXT_REQUESTS]:
+    waiting = may_be_chosen(ctx, state, state.waiting)
+    for row in waiting[1 : 1 + _NEXT_REQUESTS]:
         if ctx.config.reservation and lacks_worst_case(ctx, state, row):
             return  # a lack of blocks stops the search
+        if row.id in state.compiling and may_join(ctx, state, row):
+            return  # in 2.6.3 it holds those behind it up
         if may_join(ctx, state, row) and (
             ctx.config.reservation or not lacks_next_chunk(ctx, state, row)
         ):
@@ -134,6 +140,7 @@ def _may_refuse(ctx: Context, state: State, row: Sequence, rule: str) -> bool:
     rows = rows_in_slots(state)
     reasons = {
         "SPY-PRI-3": config.interleave and state.last_kind == PREFILL and state.decoding,
+        "SPY-STR-1": waits and row.id in state.compiling,
         "SPY-PRI-11": waits and _waits_for_rows(ctx, state, row),
         "SPY-PAU-4": state.paused and rows,
         "SPY-ADM-1": waits and rows >= config.max_num_seqs,
@@ -152,11 +159,12 @@ def _may_refuse(ctx: Context, state: State, row: Sequence, rule: str) -> bool:
 @witness(
     lambda _, step: any(event.id != step.before.waiting[0].id for event in step.happened("admit"))
 )
-def only_the_refused_are_overtaken(_ctx: Context, step: Step) -> Iterator[str]:
+def only_the_refused_are_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     """With overtaking, only requests that a rule refuses are stepped over."""
     # A lack of blocks stops the search instead.
+    head = in_line(ctx, step.before)
     for event in step.happened("admit"):
-        overtaken = event.id != step.before.waiting[0].id
+        overtaken = head is None or event.id != head.id
         if overtaken and step.refusal in (None, "SPY-RES-1"):
             yield f"{event.id} overtook {step.before.waiting[0].id}, refusal {step.refusal}"
 
@@ -258,8 +266,32 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
         yield f"preempted {preempted}, first in the queue are {front}"
     admitted = ids(step.happened("admit"))
     stayed = [row for row in before.waiting if row.id not in admitted]
+    held = holding_up(ctx, before)
+    if held is not None and not step.happened("admit"):
+        stayed = [held, *(row for row in stayed if row is not held)]
     if others != stayed:
         yield f"waiting {[row.id for row in others]} where {[row.id for row in stayed]} waited"
+
+
+def holding_up(ctx: Context, state: State) -> Sequence | None:
+    """The request that would be prefilled next, if in 2.6.3 its grammar is not ready."""
+    config = ctx.config
+    if config.reading is not Reading.RELEASED or not state.compiling or state.prefilling:
+        return None
+    interleaves = config.interleave and state.last_kind == PREFILL
+    if (state.decoding and (interleaves or state.paused)) or _is_full(ctx, state):
+        return None
+    for row in state.waiting:
+        lacks = lacks_worst_case if config.reservation else lacks_next_chunk
+        if not lacks(ctx, state, row) and may_join(ctx, state, row):
+            return row if row.id in state.compiling else None
+        if config.queue is not Queue.OVERTAKING or (config.reservation and lacks(ctx, state, row)):
+            return None
+    return None
+
+
+def _is_full(ctx: Context, state: State) -> bool:
+    return rows_in_slots(state) >= ctx.config.max_num_seqs
 
 
 _OVERTAKEN = 32  # requests that are judged of those that are stepped over, the last ones
@@ -283,8 +315,9 @@ def first_that_may_goes(ctx: Context, step: Step) -> Iterator[str]:
     # reserved. Where they are, a lack of blocks ends the search.
     before, reserves = step.before, ctx.config.reservation
     for event in step.happened("admit"):
-        place = [row.id for row in before.waiting].index(event.id)
-        for row in before.waiting[max(place - _OVERTAKEN, 0) : place]:
+        waiting = may_be_chosen(ctx, before, before.waiting)
+        place = [row.id for row in waiting].index(event.id)
+        for row in waiting[max(place - _OVERTAKEN, 0) : place]:
             if reserves and lacks_worst_case(ctx, before, row):
                 yield f"{event.id} admitted behind {row.id}, which lacks blocks"
             elif may_join(ctx, before, row) and (

@@ -15,6 +15,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.policies.nano_vllm.engine import sampled_alone as sampled_by_nano_vllm
 from checks.policies.spyre.engine import sampled_alone as sampled_by_spyre
+from checks.policies.spyre.model import ready_grammars
 from checks.policies.vllm_v1.engine import sampled_alone as sampled_by_vllm_v1
 from checks.policies.vllm_v1.model import has_work, step_transitions, transfer_transitions
 from engine.core.scheduler import Scheduler
@@ -100,6 +101,19 @@ class EngineMachine:
         return Node(scheduler, self.observer(scheduler).state())
 
 
+class SpyreEngineMachine(EngineMachine):
+    """The same with grammars that become ready."""
+
+    def compiled(self, node: Node, request_id: str) -> Node:
+        """A grammar is ready between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.compiled(request_id))
+
+    def model(self, instance: Instance[Any]) -> MachineModel[Any, Any]:
+        """The states that an instance reaches."""
+        machine: Any = self
+        return evolve(super().model(instance), between=ready_grammars(instance, machine))
+
+
 class VllmV1EngineMachine(EngineMachine):
     """The same with loads, drafts and clients that leave in a step."""
 
@@ -166,7 +180,7 @@ class VllmV1EngineMachine(EngineMachine):
 
 ENGINES: dict[str, tuple[type[EngineMachine], Any, Any, Any]] = {
     "spyre": (
-        *(EngineMachine, SpyreScheduler, SpyreObserver),
+        *(SpyreEngineMachine, SpyreScheduler, SpyreObserver),
         lambda _scheduler, plan: sampled_by_spyre(plan),
     ),
     "nano-vllm": (EngineMachine, NanoVllmScheduler, NanoVllmObserver, sampled_by_nano_vllm),

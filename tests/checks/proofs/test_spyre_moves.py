@@ -70,7 +70,8 @@ def test_every_transition_that_is_not_left_out_is_compared() -> None:
         for edge in reachable_edges(explored):
             seen.update(["arrive"] * len(edge.arrived))
             if edge.step is None:
-                seen.update(["abort"] * len(edge.left))
+                ready = edge.before.compiling - edge.after.compiling - edge.left
+                seen.update(["abort"] * len(edge.left) + ["compiled"] * len(ready))
                 continue
             seen.update(event.transition for event in edge.step.events)
             seen[f"refused, {edge.step.refusal}"] += 1

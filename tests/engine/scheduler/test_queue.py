@@ -70,11 +70,18 @@ def aligned(*lengths: int, most: float = inf, alike: int = 0) -> WaitingQueue:
     return queue
 
 
+def first(queue: WaitingQueue) -> RequestState:
+    """The request that is judged first."""
+    request = queue.first_in_line()
+    assert request is not None
+    return request
+
+
 def admitted(queue: WaitingQueue) -> str:
     """All that wait, as they are admitted."""
     order = []
     while queue:
-        order.append(queue.first_in_line())
+        order.append(first(queue))
         queue.admit(order[-1])
     return names(order)
 
@@ -92,9 +99,9 @@ def test_cohort_is_what_is_left_of_a_line_that_has_begun() -> None:
     queue = aligned(7, 6, 4, 5, most=3)
     assert queue.cohort == 0
 
-    queue.admit(queue.first_in_line())
+    queue.admit(first(queue))
     queue.put_back(RequestState.of(request("late", 1, 1)))
-    assert (queue.cohort, queue.first_in_line().id) == (2, "1")
+    assert (queue.cohort, first(queue).id) == (2, "1")
 
     queue.put_front(RequestState.of(request("back", 9, 1)))
     assert (queue.cohort, names(queue)) == (3, "back 0 1 3 late")
@@ -112,7 +119,14 @@ def test_line_that_has_not_begun_is_filled_again_when_one_of_it_goes_away() -> N
 
 def test_without_an_end_newcomers_always_join() -> None:
     queue = aligned(7, 6)
-    queue.admit(queue.first_in_line())
+    queue.admit(first(queue))
     queue.put_back(RequestState.of(request("late", 1, 1)))
 
     assert (queue.cohort, admitted(queue)) == (0, "late 0")
+
+
+def test_request_that_is_held_back_is_not_first_in_line() -> None:
+    for queue, names in ((aligned(5, 3, 4), "120"), (queue_of((5, 1), (3, 1), (4, 1)), "012")):
+        line = [queue.first_in_line(names[:count]) for count in range(4)]
+
+        assert [request and request.id for request in line] == [*names, None]

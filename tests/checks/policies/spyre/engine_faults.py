@@ -231,8 +231,12 @@ fault("order", prefill, "_first_to_overtake")(
 )
 
 
-fault("order", Line, "first")(
-    lambda _right, line: line._entries[-1][-1], "widest first: by width, from the other end"
+fault("order", Line, "in_order")(
+    lambda right, line: reversed([*right(line)]), "widest first: by width, from the other end"
+)
+fault("order", WaitingQueue, "first_in_line")(
+    lambda right, queue, _held_back: right(queue),
+    "not passed over: a request whose grammar is not ready is prefilled",
 )
 fault("order", Line, "close")(always(None), "never closed: newcomers join a cohort that has begun")
 fault("order", Line, "came_back")(
