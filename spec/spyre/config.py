@@ -11,7 +11,7 @@ from attrs import frozen
 
 from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import ConfigError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long
 from spec.spyre.padding import is_kept_length
 from spec.spyre.reservation import released_pool_blocks
@@ -158,9 +158,9 @@ def refuse_unservable(request: Request, config: SpyreConfig) -> None:
         WorkloadError: it exceeds the model length, the volume limit or the whole pool, or has a
             grammar where `queue = aligned`.
     """
-    # Where others may not go before a cohort, they would wait for its grammars.
-    served = () if config.queue is Queue.ALIGNED else ("grammar",)
-    refuse_too_long(request, config, served)
+    refuse_too_long(request, config, ("grammar",))
+    if request.grammar and config.queue is Queue.ALIGNED:  # others would wait for a cohort's
+        raise WorkloadError("grammar", True, "false with queue = aligned")
     if config.oversized is Oversized.QUEUED:
         return
     total, limit = request.prompt_len + request.max_tokens, config.max_batch_tkv_limit

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from spec.core.requests import (
     cached_value,
 )
 from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.variants import Queue
 from tests.refusals import refusal
 from tests.requests import request
 
@@ -91,6 +93,15 @@ def test_request_that_could_never_be_served_is_refused(
     refuse_unservable(request("0", 12, 8), SpyreConfig(**(small | enough)))  # type: ignore[arg-type]
     too_small = SpyreConfig(**(small | config))  # type: ignore[arg-type]
     assert refusal(WorkloadError, refuse_unservable, request("0", 12, 8), too_small) == message
+
+
+def test_a_grammar_is_refused_where_others_would_wait_for_it() -> None:
+    asked = evolve(request("0", 12, 8), grammar=True)
+
+    refuse_unservable(asked, SpyreConfig(queue=Queue.FCFS))
+    aligned = SpyreConfig(queue=Queue.ALIGNED)
+    message = "grammar: found True; allowed: false with queue = aligned"
+    assert refusal(WorkloadError, refuse_unservable, asked, aligned) == message
 
 
 # --- what a request samples -----------------------------------------------------------------------
