@@ -115,8 +115,7 @@ def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
     """Of the next requests in the queue those that may go before the refused head."""
     # True of them, too; or the refused one holds them up.
     stops = {"SPY-PRI-3", "SPY-PAU-4", "SPY-ADM-1", "SPY-ADM-3", "SPY-RES-1", "SPY-STR-1"}
-    is_full = rows_in_slots(state) >= ctx.config.max_num_seqs
-    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or is_full:
+    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or _is_full(ctx, state):
         return
     waiting = may_be_chosen(ctx, state, state.waiting)
     for row in waiting[1 : 1 + _NEXT_REQUESTS]:
@@ -281,11 +280,12 @@ def holding_up(ctx: Context, state: State) -> Sequence | None:
     interleaves = config.interleave and state.last_kind == PREFILL
     if (state.decoding and (interleaves or state.paused)) or _is_full(ctx, state):
         return None
+    lacks = lacks_worst_case if config.reservation else lacks_next_chunk
     for row in state.waiting:
-        lacks = lacks_worst_case if config.reservation else lacks_next_chunk
-        if not lacks(ctx, state, row) and may_join(ctx, state, row):
+        is_lacking = lacks(ctx, state, row)
+        if not is_lacking and may_join(ctx, state, row):
             return row if row.id in state.compiling else None
-        if config.queue is not Queue.OVERTAKING or (config.reservation and lacks(ctx, state, row)):
+        if config.queue is not Queue.OVERTAKING or (config.reservation and is_lacking):
             return None
     return None
 

@@ -173,7 +173,7 @@ def stages_take_turns(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: any(step.before.late))
 def victims_wait_for_results(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that was preempted is not admitted while a step in flight computes its tokens."""
-    # It would sample a token anew that is delivered later.
+    # Else the request would sample the same token twice.
     for flight in step.before.flights:
         if early := {*step.admitted} & {*flight.scheduled}:
             yield f"{sorted(early)} admitted, tokens are in flight"
