@@ -154,6 +154,9 @@ def _freedom(instance: AnyInstance) -> Iterator[str]:
             yield f"The grammar of request {request.id} is ready some time after its arrival."
         if not request.reads_cache:
             yield f"Request {request.id} reads no cache."
+        if request.continued_by is not None:
+            turn = request.continued_by
+            yield f"Request {turn} is the next turn of the session of request {request.id}."
 
 
 def _broken(run: Shown, drawn: Drawn) -> str:

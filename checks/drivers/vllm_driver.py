@@ -200,12 +200,16 @@ class SchedulerDriver(Driver):
             entries.append([*self.contents[get_block_hash(key)], *blocks])
         return entries
 
+    def owner(self, request_id: str) -> str:
+        """The id by which the script knows the request whose tokens are hashed."""
+        return request_id
+
     def learn_hashes(self) -> None:
         """Note request and block index for the block hashes of requests, also those just left."""
         for request_id, request in [*self.arrived.items()]:
             first = self.hashed.get(request_id, 0)
             for index, key in enumerate(request.block_hashes[first:], start=first):
-                self.contents.setdefault(key, [request_id, index])
+                self.contents.setdefault(key, [self.owner(request_id), index])
             self.hashed[request_id] = len(request.block_hashes)
             if request_id not in self.scheduler.requests:
                 del self.arrived[request_id], self.hashed[request_id]

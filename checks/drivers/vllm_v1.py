@@ -30,6 +30,7 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+from vllm_sessions import Sessions, is_awaited
 
 DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
@@ -51,7 +52,7 @@ HELLO = {
     },
     "abilities": [
         *("abort", "abort_gone", "abort_running", "ends"),
-        *("fewer_drafts", "grammars", "lookups", "order", "reads_cache"),
+        *("fewer_drafts", "grammars", "lookups", "order", "reads_cache", "sessions"),
     ],
     "left_out": [],
 }
@@ -190,6 +191,7 @@ class VllmV1(SchedulerDriver):
         outputs.grammar_bitmask = lambda *_: None
         cache = kv_cache(config["num_blocks"], size)
         self.steps_in_flight = config["steps_in_flight"]
+        self.sessions = Sessions(self.requests)
         self.pooling = PoolingParams(task="embed") if config.get("pooling", False) else None
         kind = AsyncScheduler if self.steps_in_flight else Scheduler
         self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
@@ -233,6 +235,34 @@ class VllmV1(SchedulerDriver):
         loads = self.connector.is_async and self.end_loads(self.connector)
         return self.end_sends(self.connector) or loads or is_changed
 
+    def arrive(self, request_id: str) -> None:
+        """Hand a request to the scheduler; a later turn of a session changes that of the first."""
+        if request_id not in self.sessions.session:
+            super().arrive(request_id)
+            return
+        self.arrivals += 1
+        request = self.new_request(request_id)
+        if request_id in self.sessions.turns:
+            self.arrived[request_id] = request
+        closes = self.new_request(request_id)
+        self.sessions.send(request_id, request, self.scheduler.add_request, closes)
+        # A block may have ended with the last token of the turn before, which is left out.
+        self.hashed.pop(self.sessions.session[request_id], None)
+
+    def abort(self, request_id: str) -> None:
+        """Abort a request, or the session of a turn; not by the id of a turn that has ended."""
+        session = self.sessions.session.get(request_id, request_id)
+        if self.name(session) == request_id:
+            super().abort(session)
+
+    def name(self, request_id: str) -> str:
+        """The id of the turn of a session that is under way, or awaited."""
+        return self.sessions.now.get(request_id, request_id)
+
+    def owner(self, request_id: str) -> str:
+        """The id of the turn of a session that was sent last: its tokens are in the blocks."""
+        return self.sessions.last_sent(request_id)
+
     def new_request(self, request_id: str) -> Any:
         """The request; one that reads no cache asks for log-probabilities of its prompt."""
         request = super().new_request(request_id)
@@ -241,8 +271,10 @@ class VllmV1(SchedulerDriver):
         return request
 
     def run(self) -> Json:
-        """One step of the engine core."""
-        return self.step_with_batch_queue() if self.steps_in_flight else self.step_at_once()
+        """One step of the engine core; turns that end in it are named by what they were in it."""
+        record = self.step_with_batch_queue() if self.steps_in_flight else self.step_at_once()
+        named: Json = self.sessions.named(record)
+        return named
 
     def step_at_once(self) -> Json:
         """Schedule a step and update the scheduler with its results."""
@@ -452,14 +484,15 @@ class VllmV1(SchedulerDriver):
 
     def sampled(self, request_id: str, scheduled: Any) -> list[int]:
         """The sampled tokens: accepted drafts and one more."""
-        request, line = self.scheduler.requests[request_id], self.requests[request_id]
+        name = self.name(request_id)
+        request, line = self.scheduler.requests[request_id], self.requests[name]
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
         accepted = min(self.action.get("accepted", {}).get(request_id, 0), drafts)
         first = request.num_output_tokens
         end = line["output_len"] - 1 if line["output_len"] < line["max_tokens"] else None
         if "ends" in self.action:
             last = min(line["output_len"] - 1, first + accepted)
-            end = last if request_id in self.action["ends"] else None
+            end = last if name in self.action["ends"] else None
         # Drafts may be accepted beyond the end of the output, where a scheduler may continue.
         output = [*line["output"], *[DRAFT] * (first + accepted + 1)]
         own = self.own[request_id] = output[first : first + accepted + 1]
@@ -501,7 +534,7 @@ class VllmV1(SchedulerDriver):
             "admitted": [request_id for request_id in tokens if request_id in fresh],
             "preempted": victims,
             "budget_left": budget - scheduled.total_num_scheduled_tokens,
-            "reported": sorted(scheduled.finished_req_ids),
+            "reported": sorted(map(self.name, scheduled.finished_req_ids)),
             "external": {} if self.connector is None else dict(self.connector.brought),
             **(self.lookups() if "lookups" in self.hello["abilities"] else {}),
             **({"masked": self.masked(scheduled)} if "grammars" in self.hello["abilities"] else {}),
@@ -538,6 +571,7 @@ class VllmV1(SchedulerDriver):
     def state(self) -> Json:
         """Queues, requests and blocks."""
         scheduler = self.scheduler
+        self.sessions.look(scheduler.requests)
         queues = {
             "waiting": list(scheduler.waiting),
             "skipped": list(skipped_waiting(scheduler)),
@@ -548,13 +582,15 @@ class VllmV1(SchedulerDriver):
         present = [request for queue in queues.values() for request in queue]
         tables = {request_id: self.block_table(request_id) for request_id in ids(present)}
         flights = [self.shown(noted) for _, noted in self.flights]
-        return {
+        state: Json = {
             **{name: ids(queue) for name, queue in queues.items()},
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
             **({"flights": flights} if flights else {}),
             **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
+        named: Json = self.sessions.named(state)
+        return named
 
     def row(self, request: Any) -> Json:
         """The row of a request.
@@ -565,12 +601,13 @@ class VllmV1(SchedulerDriver):
         is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
         awaits = not request.is_finished()
         placeholders = getattr(request, "num_output_placeholders", 0) if awaits else 0
+        is_kept = is_awaited(request)  # of a session, for its next turn
         has_result = self.pooling and request.status == RequestStatus.FINISHED_STOPPED
         sends = self.connector is not None and request.request_id in self.connector.sending
         return {
             "id": request.request_id,
             "computed": request.num_computed_tokens,
-            "generated": 1 if has_result else request.num_output_tokens,
+            "generated": 0 if is_kept else 1 if has_result else request.num_output_tokens,
             "drafts": 0 if request.is_finished() else len(request.spec_token_ids),
             **({"placeholders": placeholders} if placeholders else {}),
             "load": self.load_state(request),

@@ -50,8 +50,8 @@ class MachineModel(Generic[ContextT, StateT]):
     """The reachable states of an instance; implements the explorer's `Model`.
 
     `steps`: the scheduler steps from a state that has work, one for each decision of the
-    environment. `has_work`: by default where a request is present. `between`: ends of loads,
-    between two steps as arrivals are.
+    environment. `has_work`: by default where a request is present. `between`: ends of loads, and
+    arrivals of requests that come after others, between two steps as other arrivals are.
     `canonical`: equal for states that need not be distinguished; by default the state itself.
     `places`: places of the requests that `canonical` does not distinguish, see `Eventually`.
     `observed`: the scheduler state in a state of the machine; by default the state itself.
@@ -87,7 +87,7 @@ class MachineModel(Generic[ContextT, StateT]):
         left = observed.finished | observed.aborted
         arrived = left | frozenset(present)
         for request in self.instance.requests:
-            if request.id not in arrived:
+            if request.id not in arrived and request.after is None:
                 yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
         for request_id in sorted(self.instance.returning & left):
             if is_gone(observed, request_id):

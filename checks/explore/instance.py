@@ -3,7 +3,7 @@
 A TOML file has one table for each instance, by name. Its table `common` has configuration keys of
 all instances; `config` has those of one instance, and `variant` names the function that makes the
 configuration. `requests` have the ids 0, 1, …; each is a prompt and its maximum output, or a table
-with these and `output` or `priority`. A prompt is a number of tokens that no other request shares,
+with these and other keys of requests. A prompt is a number of tokens that no other request shares,
 a text with a token for each letter, a list of token ids, or a list of named streams, each with a
 number of tokens. All other keys are fields of `Instance`; request ids are separated by spaces.
 `also` makes a second instance with other values of configuration keys, named after them, and with
@@ -127,8 +127,11 @@ def _instance(
 
 def _request(id_: str, row: Any) -> Request:
     keys = dict(zip(("prompt", "max_tokens"), row, strict=True)) if isinstance(row, list) else row
-    output = tuple(keys["output"]) if "output" in keys else None
-    return Request(**{**keys, "id": id_, "prompt": _prompt(id_, keys["prompt"]), "output": output})
+    own = {"id": id_, "prompt": _prompt(id_, keys["prompt"])}
+    own["output"] = tuple(keys["output"]) if "output" in keys else None
+    if "after" in keys:
+        own["arrival_time"] = 0.0  # as soon as that one has ended, or at any time after
+    return Request(**{**keys, **own})
 
 
 def _prompt(id_: str, tokens: Any) -> Prompt:

@@ -160,6 +160,7 @@ def with_all_drafts(case: Case) -> Case:
 USUAL_VALUES: Mapping[str, Mapping[str, Any]] = {
     "grammars": {"grammar": False},
     "reads_cache": {"reads_cache": True},
+    "sessions": {"continued_by": None},
 }
 """By ability of a driver, what it needs not know of requests, with the usual value."""
 

@@ -24,6 +24,7 @@ from engine.core.clock import step_time
 from reference.core.guards import GuardError
 from spec.core.errors import WorkloadError
 from spec.core.records import Event
+from spec.core.requests import Request
 
 _TRANSFERS = {
     **{"loaded": "loaded", "lost": "load_failed", "sent": "sent"},
@@ -127,11 +128,15 @@ AnyScript: TypeAlias = Script | PathScript
 def case_of_instance(instance: Instance[Any], transitions: Sequence[Transition[Any]]) -> Case:
     """The case of a path through the graph of an instance, with the requests that arrive on it.
 
-    Each has the length with which it ends on the path.
+    And with those that continue them. Each has the length with which it ends on the path.
     """
     ends = _ends(transitions)
     labels = tuple(transition.action for transition in transitions)
-    arrived = [request for request in instance.requests if f"arrive {request.id}" in labels]
+    arrived: list[Request] = []
+    for request in instance.requests:
+        continues = any(request.id == earlier.continued_by for earlier in arrived)
+        if continues or f"arrive {request.id}" in labels:
+            arrived.append(request)
     external = {
         request.id: {"tokens": instance.external[request.id]}
         for request in arrived

@@ -203,6 +203,9 @@ class _Guarded:
     def __hash__(self) -> int:
         return hash(self._whole)
 
+    def __repr__(self) -> str:
+        return repr(self._whole)
+
 
 def _guarded(value: Any, guard: Guard) -> Any:
     if type(value) in guard.fields.places:

@@ -16,7 +16,6 @@ from engine.vllm_v1.state import SchedulerState
 from spec.core.blocks import missing_blocks
 from spec.vllm_v1.config import (
     Connector,
-    VllmV1Config,
     capped_tokens,
     hit_blocks_at_most,
     slots_end,
@@ -30,9 +29,8 @@ def plan_admissions(draft: Draft) -> None:
 
     Requests that load, or that are held back, are passed over.
     """
-    config = draft.state.config
     for row in _in_turn(draft.state):
-        draft.refusal = no_room(config, draft.budget, draft.running)
+        draft.refusal = no_room(draft.state, draft.budget, draft.running)
         if draft.refusal is None and draft.state.holds_back(row):
             draft.defer(row)
         elif draft.refusal is None and row.load is not Load.LOADING:
@@ -41,11 +39,14 @@ def plan_admissions(draft: Draft) -> None:
             return
 
 
-def no_room(config: VllmV1Config, budget: int, running: int) -> str | None:
+def no_room(state: SchedulerState, budget: int, running: int) -> str | None:
     """The rule that refuses every waiting request at this budget and number of rows, or None."""
+    places = state.config.max_num_seqs
     if not budget:
         return "V1-BUD-1"
-    return "V1-SEQ-1" if running >= config.max_num_seqs else None
+    if running >= places:
+        return "V1-SEQ-1"
+    return "V1-SES-3" if running + len(state.noted.awaited) >= places else None
 
 
 def _in_turn(state: SchedulerState) -> Iterable[RequestState]:

@@ -26,6 +26,7 @@ from engine.vllm_v1.plan import (
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Missing, Outcome, Proposes, Results
 from engine.vllm_v1.running import Batch
+from engine.vllm_v1.sessions import hand_over
 from engine.vllm_v1.state import SchedulerState
 from engine.vllm_v1.verifying import VerifyingRows
 from spec.core.requests import BlockKey
@@ -500,7 +501,10 @@ def finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str,
     """Remove these finished rows, in this order; return their ids."""
     names = []
     for row in leaving:
-        remove(state, row)
+        if (turn := row.request.continued_by) is None:
+            remove(state, row)
+        else:
+            hand_over(state, row, turn)
         state.finished.add(row.id)
         names.append(row.id)
     return tuple(names)

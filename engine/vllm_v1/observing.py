@@ -256,6 +256,7 @@ class Observer:
             unreported=frozenset(now.noted.unreported),
             unanswered=now.unanswered,
             compiling=frozenset(now.noted.compiling),
+            awaited=frozenset(now.noted.awaited),
             preempted=frozenset(now.noted.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
             flights=tuple(map(_flight, now.flights)),
@@ -329,6 +330,7 @@ def _is_same(state: State, other: State) -> bool:
         and state.unreported == other.unreported
         and state.unanswered == other.unanswered
         and state.compiling == other.compiling
+        and state.awaited == other.awaited
         and state.preempted == other.preempted
         and state.skipped == other.skipped
         and state.running == other.running

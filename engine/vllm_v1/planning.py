@@ -20,7 +20,7 @@ def plan_step(state: SchedulerState) -> Plan:
         new = len(running.members) if verification is None else verification.tokens
         budget = state.budget - new
         is_queued = state.has_queued
-        refusal = no_room(state.config, budget, len(running.members)) if is_queued else None
+        refusal = no_room(state, budget, len(running.members)) if is_queued else None
         if refusal is not None or not is_queued:
             batch = None if grown is None else running.batch
             return Plan(budget, batch, grown or (), refusal=refusal, verification=verification)

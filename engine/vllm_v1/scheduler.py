@@ -11,6 +11,7 @@ from engine.vllm_v1.plan import Plan
 from engine.vllm_v1.planning import plan_step
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome, Proposes, Results
+from engine.vllm_v1.sessions import begin_turn
 from engine.vllm_v1.state import SchedulerState
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
@@ -24,14 +25,18 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         super().__init__(SchedulerState.of(config))
 
     def add(self, request: Request, external: int = 0, if_lost: int = 0) -> RequestState:
-        """A client hands in a request; `external`: tokens of it that the connector can bring.
+        """A client hands in a request, or the next turn of a session.
 
-        `if_lost`: those of them that come although the load is lost.
+        `external`: tokens of it that the connector can bring. `if_lost`: those of them that come
+        although the load is lost.
 
         Raises:
             WorkloadError: it could never be served, or its name was used before, see
                 `engine.core.state.LeftNames`.
         """
+        if request.id in self.state.noted.awaited:
+            refuse_unservable(request, self.state.config)
+            return begin_turn(self.state, request)
         newcomer: RequestState = super().add(request)
         newcomer.external, newcomer.if_lost = external, if_lost
         config = self.state.config

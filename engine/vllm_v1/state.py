@@ -21,17 +21,20 @@ class Noted:
     - `unreported`: they left since the last step.
     - `preempted`: they were preempted and have not run since.
     - `compiling`: their grammars are not ready.
+    - `awaited`: turns of sessions that their clients have not sent.
     """
 
     unreported: set[str] = field(factory=set)
     preempted: set[str] = field(factory=set)
     compiling: set[str] = field(factory=set)
+    awaited: set[str] = field(factory=set)
 
     def has_left(self, request_id: str) -> None:
         """The next step reports the request."""
         self.unreported.add(request_id)
         self.preempted.discard(request_id)
         self.compiling.discard(request_id)
+        self.awaited.discard(request_id)
 
 
 @define(eq=False)
@@ -103,9 +106,10 @@ class SchedulerState(state.SchedulerState[RequestState]):
         return frozenset(row.id for row in (*self.skipped, *self.queue) if row.unanswered)
 
     def holds_back(self, row: RequestState) -> bool:
-        """True if the connector, the request's grammar or what is in flight is waited for."""
+        """True if connector, client, the request's grammar or what is in flight is waited for."""
         is_late = len(self.flights) > 1 and any(row.id in flight.ids for flight in self.flights)
-        return row.unanswered or row.id in self.noted.compiling or is_late
+        noted = self.noted
+        return row.unanswered or row.id in noted.compiling or row.id in noted.awaited or is_late
 
     def is_written(self, request_id: str) -> bool:
         """True if the request's blocks may not be used yet: a step in flight writes to them."""

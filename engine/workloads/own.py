@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attrs import evolve
+
 from engine.workloads.checked import (
     MOST_LORA,
     MOST_PRIORITY,
@@ -41,6 +43,7 @@ KEYS = (
     "right_drafts",
     "grammar",
     "reads_cache",
+    "continued_by",
     "after",
 )
 
@@ -102,8 +105,22 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         right_drafts=_right_drafts(entry),
         grammar=truth("grammar", entry.get("grammar", False)),
         reads_cache=truth("reads_cache", entry.get("reads_cache", True)),
-        after=text("after", entry["after"]) if "after" in entry else None,
+        continued_by=_id_in(entry, "continued_by"),
+        after=_id_in(entry, "after"),
     )
+
+
+def behind(earlier: Request, turn: Request) -> Request:
+    """The next turn of a session, of which a length counts all tokens, those before included."""
+    if turn.prompt.parts != ((own_stream(turn.id), turn.prompt_len),):
+        return turn
+    kept = earlier.first_tokens(earlier.kept_len)
+    own_tokens = turn.prompt.first_tokens(turn.prompt_len - len(kept))
+    return evolve(turn, prompt=Prompt.of_tokens([*kept, *own_tokens]))
+
+
+def _id_in(entry: Mapping[str, Any], key: str) -> str | None:
+    return text(key, entry[key]) if key in entry else None
 
 
 def _external(entry: Mapping[str, Any], prompt_len: int) -> int:

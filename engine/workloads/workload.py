@@ -18,10 +18,10 @@ from engine.workloads.formats import (
     requests_of_plugin,
     unknown_format,
 )
-from engine.workloads.own import own_stream
+from engine.workloads.own import behind, own_stream
 from engine.workloads.recorded import CHARS_PER_TOKEN, OUTPUT_LEN, Reading
 from spec.core.errors import InputError, WorkloadError
-from spec.core.requests import Request
+from spec.core.requests import Request, refuse_broken_session
 
 _EQUAL = 1e-6  # gaps between arrivals that differ by less of the largest
 
@@ -74,13 +74,19 @@ def read_workload(
         raise _placed(error, source, rows.place) from None
     if not taken.requests:
         raise WorkloadError("file", "no request", "one request or more").at(source)
+    read = [*taken.requests.values()]
+    for request, line in zip(read, taken.lines.values(), strict=True):
+        try:
+            refuse_broken_session(request, taken.requests)
+        except WorkloadError as error:
+            raise error.at(source, line) from None
     return Workload(
         source,
         name,
-        tuple(_from_earliest(taken.requests)),
+        tuple(_from_earliest(read)),
         tuple(taken.lines.values()),
         taken.skipped,
-        () if name == LOCKSTEP else (*reading.notes(), *_notes(taken.requests)),
+        () if name == LOCKSTEP else (*reading.notes(), *_notes(read)),
     )
 
 
@@ -132,9 +138,9 @@ def _placed(error: WorkloadError, source: str, place: int | str) -> WorkloadErro
 
 @define
 class _Requests:
-    """The requests read so far; `lines`: of each, by its id, None in a JSON document."""
+    """The requests read so far, by id; `lines`: of each, None in a JSON document."""
 
-    requests: list[Request] = field(factory=list)
+    requests: dict[str, Request] = field(factory=dict)
     lines: dict[str, int | None] = field(factory=dict)
     skipped: int = 0
 
@@ -147,12 +153,15 @@ class _Requests:
             line = self.lines[request.id]
             there = "" if line is None else f"; line {line} has this one"
             raise WorkloadError("id", request.id, f"an id of its own{there}")
-        if request.after is not None and request.after not in self.lines:
-            raise WorkloadError("after", request.after, "the id of an earlier request")
+        if request.after is not None:
+            earlier = self.requests.get(request.after)
+            if earlier is None:
+                raise WorkloadError("after", request.after, "the id of an earlier request")
+            request = behind(earlier, request) if earlier.continued_by == request.id else request
         if len(self.requests) == MOST_REQUESTS:
             allowed = f"{MOST_REQUESTS}; a limit reads the first ones"
             raise WorkloadError("requests", "one more", allowed)
-        self.requests.append(request)
+        self.requests[request.id] = request
         self.lines[request.id] = place if isinstance(place, int) else None
 
 

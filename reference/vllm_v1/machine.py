@@ -9,7 +9,7 @@ from reference.core.block_pool import new_pool
 from reference.core.machine import ReferenceMachine
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
-from spec.core.requests import Request
+from spec.core.requests import Request, refuse_broken_session
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
 
@@ -32,11 +32,12 @@ class VllmV1Machine(ReferenceMachine[Context, State]):
         `if_lost`: those of them that come although the load is lost.
 
         Raises:
-            WorkloadError: a request that could never be served.
+            WorkloadError: a request that could never be served, or a session without its next turn.
         """
         ctx = context_of(config, requests, external, if_lost)
         for request in ctx.requests.values():
             refuse_unservable(request, config)
+            refuse_broken_session(request, ctx.requests)
         return VllmV1Machine(ctx)
 
     def initial(self) -> State:

@@ -183,8 +183,8 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
     """Requests are admitted from the heads of the queues until one is refused.
 
     A request that loads is passed over and stays in front of the queue; so is one that is held back
-    for its grammar, the connector's answer, or what is in flight for it since it was preempted; in
-    0.33.0 at its place in the queue.
+    for its grammar, its client, the connector's answer, or what is in flight for it since it was
+    preempted; in 0.33.0 at its place in the queue. Sessions between two turns keep their places.
     """
     held_back = plan.state.held_back
     while plan.refusal is None and (row := next_in_queue(ctx, plan.state)) is not None:
@@ -192,6 +192,8 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
             plan = evolve(plan, refusal="V1-BUD-1")
         elif len(plan.state.running) >= ctx.config.max_num_seqs:
             plan = evolve(plan, refusal="V1-SEQ-1")
+        elif len(plan.state.running) + len(plan.state.awaited) >= ctx.config.max_num_seqs:
+            plan = evolve(plan, refusal="V1-SES-3")
         elif row.load is Load.LOADING or row.id in held_back:
             plan = transitions.pass_over(ctx, plan, row)
         else:
@@ -207,9 +209,12 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
 
 
 def _stays_in_front(ctx: Context, held_back: Container[str], row: Sequence) -> bool:
-    """True if a request that was passed over is looked at before those that wait."""
-    is_held_back = row.id in held_back and not ctx.config.behaviour.holders_first
-    return row.load is Load.LOADING or is_held_back
+    """True if a request that was passed over is looked at before those that wait.
+
+    It loads, or it is held back and, from 0.33.0 on, has something computed: a turn of a session.
+    """
+    has_turn = row.computed > 0 or not ctx.config.behaviour.holders_first
+    return row.load is Load.LOADING or (row.id in held_back and has_turn)
 
 
 def next_in_queue(ctx: Context, state: State) -> Sequence | None:

@@ -79,8 +79,11 @@ class Plan:
 def arrive(ctx: Context, state: State, request_id: str) -> State:
     """A client hands in a request: it goes to its place in the waiting queue.
 
-    Up to 0.28.0 one whose grammar is to be compiled goes to those that were passed over.
+    Up to 0.28.0 one whose grammar is to be compiled goes to those that were passed over. A turn of
+    a session goes on with what is kept for it, where it stands.
     """
+    if request_id in state.awaited:
+        return _begin_turn(ctx, state, request_id)
     # guard
     require_new(state, request_id, "V1-LIF-1")
     # effect
@@ -98,6 +101,14 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
     if has_grammar and not ctx.config.behaviour.holders_first:
         return evolve(state, skipped=queued(ctx, (*state.skipped, newcomer)))
     return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
+
+
+def _begin_turn(ctx: Context, state: State, request_id: str) -> State:
+    """The tokens of a turn stand behind those that are kept."""
+    kept = next(row for row in state.skipped if row.id == request_id)
+    turn = evolve(kept, prompt_len=ctx.requests[request_id].prompt_len)
+    skipped = replaced(state.skipped, turn)
+    return evolve(state, skipped=skipped, awaited=state.awaited - {request_id})
 
 
 def answer(_ctx: Context, state: State, request_id: str) -> State:
@@ -148,6 +159,7 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
         unreported=state.unreported | {leaver.id},
         unanswered=state.unanswered - {leaver.id},
         compiling=state.compiling - {leaver.id},
+        awaited=state.awaited - {leaver.id},
         preempted=state.preempted - {leaver.id},
     )
     load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE
@@ -568,12 +580,32 @@ def cache_sampled(ctx: Context, state: State, request_id: str) -> State:
 def finish(ctx: Context, state: State, request_id: str, beyond: int = 0) -> Moved:
     """A request that has all its tokens leaves at once and gives its blocks back.
 
-    From 0.33.0 on the `beyond` drafts that were accepted behind its end do not count as computed.
+    If another turn of its session follows, that one has them instead. From 0.33.0 on the `beyond`
+    drafts that were accepted behind its end do not count as computed.
     """
     # guard
     row = require_among(state.present, request_id, "finish", "V1-LIF-4")
     # effect
     if ctx.config.behaviour.trims_at_end and row in state.running:
         row = evolve(row, computed=row.computed - beyond)
-    left = evolve(_left(ctx, state, row), finished=state.finished | {request_id})
-    return left, (Event("finish", request_id, "V1-LIF-4"),)
+    turn = ctx.requests[request_id].continued_by
+    left = _left(ctx, state, row) if turn is None else _kept_for(state, row, turn)
+    finished = evolve(left, finished=state.finished | {request_id})
+    return finished, (Event("finish", request_id, "V1-LIF-4"),)
+
+
+def _kept_for(state: State, row: Sequence, turn: str) -> State:
+    """The next turn of a session has the blocks of the one that ends, and what it computed.
+
+    The last token that was sampled is left out: it is not computed. Until its client sends it, the
+    turn stands behind those that were passed over (vLLM 0.28.0).
+    """
+    kept = Sequence(turn, prompt_len=row.computed, computed=row.computed, blocks=row.blocks)
+    others = without(state, row.id)
+    preempted = state.preempted - {row.id}
+    return evolve(
+        others,
+        skipped=(*others.skipped, kept),
+        awaited=state.awaited | {turn},
+        preempted=preempted,
+    )

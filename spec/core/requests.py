@@ -138,7 +138,9 @@ class Request:
     every three), with "-" for a token that it proposes nothing for, None: as is configured;
     `grammar`: its output must follow a grammar, which is compiled after its arrival; `reads_cache`:
     false where all of its prompt must be computed, for log-probabilities of the prompt or results
-    of each of its tokens. Only some schedulers serve the last eight.
+    of each of its tokens; `continued_by`: the id of the next turn of its session, a request that
+    comes `after` it and for which its keys and values are kept. Only some schedulers serve the last
+    nine.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
@@ -161,6 +163,7 @@ class Request:
     right_drafts: str | None = None
     grammar: bool = False
     reads_cache: bool = True
+    continued_by: str | None = None
     after: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -212,6 +215,11 @@ class Request:
         outputs = self.output_tokens(count - self.prompt_len) if count > self.prompt_len else []
         return [*self.prompt.first_tokens(count), *outputs]
 
+    @property
+    def kept_len(self) -> int:
+        """Tokens that the next turn of its session begins with: all but its last one."""
+        return self.prompt_len + self.end - 1
+
 
 class Oversized(StrEnum):
     """What becomes of a request that can never be served; the texts are silent.
@@ -242,6 +250,7 @@ _RARELY_SERVED = {
     "right_drafts": None,
     "grammar": False,
     "reads_cache": True,
+    "continued_by": None,
 }
 
 
@@ -270,6 +279,28 @@ def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[st
     refuse_unserved(request, config, serves)
     total = request.prompt_len + request.max_tokens
     refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
+
+
+def refuse_broken_session(request: Request, requests: Mapping[str, Request]) -> None:
+    """Raise unless the next turn of a session begins with the tokens that are kept of this one.
+
+    `requests`: by id.
+
+    Raises:
+        WorkloadError: a session goes on with a request that does not exist, does not come after the
+            turn before, or has other tokens or no more of them.
+    """
+    if request.continued_by is None:
+        return
+    turn = requests.get(request.continued_by)
+    if turn is None or turn.after != request.id:
+        allowed = f"a request with after = {request.id!r}"
+        raise WorkloadError("continued_by", request.continued_by, allowed)
+    kept = request.kept_len
+    begins_alike = turn.prompt.first_tokens(kept) == array("q", request.first_tokens(kept))
+    if turn.prompt_len <= kept or not begins_alike:
+        allowed = f"the {kept} tokens of {request.id!r} without its last, and more behind them"
+        raise WorkloadError("prompt", f"{turn.prompt_len} tokens of {turn.id!r}", allowed)
 
 
 @frozen

@@ -323,15 +323,18 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
 
     Raises:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
-            what a connector or a drafter does, and none is configured.
+            what a connector or a drafter does, and none is configured; or a session goes on behind
+            it with what is not modelled for sessions.
     """
     served = ("external", "external_if_lost", "right_drafts", "grammar", "reads_cache")
+    if request.continued_by is not None:
+        _refuse_unmodelled_session(request, config)
     if config.pooling:
         refuse_unserved(request, config, served)
         refuse_above("max_tokens", request.max_tokens, "a result of a model that pools", 1)
         refuse_above("prompt_len", request.prompt_len, "max_model_len", config.max_model_len)
     else:
-        refuse_too_long(request, config, served)
+        refuse_too_long(request, config, (*served, "continued_by"))
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")
     if request.right_drafts is not None and not config.num_speculative_tokens:
@@ -346,3 +349,30 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         return
     blocks = blocks_alone(request, config)
     refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)
+
+
+_OF_SESSIONS: Mapping[str, tuple[Any, ...]] = {
+    "scheduling": (Scheduling.FCFS,),
+    "connector": (Connector.NONE,),
+    "num_speculative_tokens": (0,),
+    "steps_in_flight": (0,),
+    "release": (Release.V0_33_0, Release.V0_28_0),
+}
+"""The values of keys with which sessions are modelled; 0.11.2 has none."""
+
+
+def is_modelled_with_sessions(config: VllmV1Config) -> bool:
+    """True if sessions are modelled beside the other keys."""
+    return not config.pooling and all(
+        getattr(config, name) in values for name, values in _OF_SESSIONS.items()
+    )
+
+
+def _refuse_unmodelled_session(request: Request, config: VllmV1Config) -> None:
+    for name, values in _OF_SESSIONS.items():
+        if (value := getattr(config, name)) not in values:
+            allowed = f"no such key where {name} is {value}"
+            raise WorkloadError("continued_by", request.continued_by, allowed)
+    if request.grammar or not request.reads_cache:
+        name = "grammar" if request.grammar else "reads_cache"
+        raise WorkloadError(name, getattr(request, name), "not beside continued_by")

@@ -98,10 +98,12 @@ class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order. `skipped`: passed over in an earlier step because they load, or up to
-    0.28.0 because they are `held_back`; looked at again before `waiting`. `draining`: they have
-    left, and their blocks are still being written to by a load, or sent. `finished` and `aborted`
+    0.28.0 because they are `held_back`; or they go on with what is kept for them. Looked at before
+    `waiting`. `draining`: they have left, and their blocks are still being written to by a load, or
+    sent. `finished` and `aborted`
     have left; `unreported` of those left since the last step. `unanswered`: the connector has not
-    said yet what it has of them. `compiling`: their grammars are not ready. `preempted`: they were
+    said yet what it has of them. `compiling`: their grammars are not ready. `awaited`: turns of
+    sessions that their clients have not sent, with what is kept for them. `preempted`: they were
     preempted and have not run since. `lost`: whose external keys and values turned out not to be
     there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
     or a request counts as computed, and that are not all computed, each with how many of its first
@@ -118,6 +120,7 @@ class State:
     unreported: frozenset[str] = frozenset()
     unanswered: frozenset[str] = frozenset()
     compiling: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()
     preempted: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
@@ -130,13 +133,13 @@ class State:
 
     @property
     def present(self) -> tuple[Sequence, ...]:
-        """Every request that has arrived and has not left."""
+        """Every request that has arrived, or is awaited, and has not left."""
         return (*self.queued, *self.running)
 
     @property
     def held_back(self) -> frozenset[str]:
-        """Requests that cannot run yet: they wait for connector, grammar or results."""
-        return self.unanswered | self.compiling | self.late
+        """Requests that cannot run yet: they wait for connector, grammar, client or results."""
+        return self.unanswered | self.compiling | self.awaited | self.late
 
     @property
     def late(self) -> frozenset[str]:
@@ -159,7 +162,8 @@ class State:
     @property
     def is_idle(self) -> bool:
         """True if no request is pending, no transfer is under way and no step is in flight."""
-        return not (self.present or self.draining or self.flights)
+        is_pending = len(self.present) > len(self.awaited)
+        return not (is_pending or self.draining or self.flights)
 
 
 @frozen

@@ -447,6 +447,34 @@ SCENES = {
         steps_in_flight=1,
         release=Release.V0_33_0,
     ),
+    "sessions_keep_their_places": vllm_v1_scene(
+        "two sessions wait for their clients: the only two places are theirs, and a third request"
+        " waits until one goes on and ends",
+        asks("a", 4, 1, continued_by="d"),
+        asks("b", 4, 1, continued_by="e"),
+        asks("c", 4, 1, arrival=1),
+        asks("d", Prompt.of_parts([("a", 4), ("d", 3)]), 1, after="a", arrival_time=40.0),
+        asks("e", Prompt.of_parts([("b", 4), ("e", 3)]), 1, after="b", arrival_time=60.0),
+        max_num_seqs=2,
+        release=Release.V0_33_0,
+    ),
+    "sessions_want_blocks": vllm_v1_scene(
+        "the next turns of two sessions lack the blocks that both hold, and neither runs",
+        asks("a", 8, 1, continued_by="c"),
+        asks("b", 8, 1, continued_by="d"),
+        asks("c", Prompt.of_parts([("a", 8), ("c", 5)]), 1, after="a", arrival_time=0.0),
+        asks("d", Prompt.of_parts([("b", 8), ("d", 5)]), 1, after="b", arrival_time=0.0),
+        num_blocks=4,
+        max_num_batched_tokens=16,
+        max_model_len=16,
+        release=Release.V0_33_0,
+    ),
+    "hashed_with_the_last_token": vllm_v1_scene(
+        "in 0.28.0 a turn fills a block that is found by the last token of the turn before",
+        asks("a", 7, 1, continued_by="b", output=(7,)),
+        asks("b", Prompt.of_parts([("a", 7), ("b", 3)]), 1, after="a", arrival_time=0.0),
+        known="VLM-7",
+    ),
     "given_back_after_its_turn": vllm_v1_scene(
         "0.33.0 beside a step in flight: a request lacks a block at its turn; later in the step a"
         " failed load gives one back",

@@ -7,7 +7,7 @@ from engine.workloads.own import own_stream, request_of
 from spec.core.errors import InputError, TraceError
 from spec.core.requests import Request
 
-_OPTIONS = ("output_len", "output", "abort_at", "right_drafts", "after")
+_OPTIONS = ("output_len", "output", "abort_at", "right_drafts", "continued_by", "after")
 _USUAL = {
     "priority": 0,
     "n": 1,

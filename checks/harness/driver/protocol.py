@@ -35,6 +35,7 @@ _ABILITIES = (
     "order",
     "reads_cache",
     "refusal",
+    "sessions",
     "tensors",
 )
 _MOST_NAME_CHARACTERS, _MOST_ERROR_CHARACTERS = 200, 10_000

@@ -42,6 +42,7 @@ class VllmV1Decoder(StepDecoder[State]):
             "lost": lost,
             "unanswered": self.last.unanswered.union(asked) - answered,
             "compiling": self.last.compiling.union(grammars) - {*action.abort, *action.compiled},
+            "awaited": self.last.awaited - {*action.abort, *action.arrive},
             "preempted": self.last.preempted.difference(action.abort),
         }
 
@@ -53,6 +54,9 @@ class VllmV1Decoder(StepDecoder[State]):
             "lost": lost,
             "unanswered": before.unanswered.difference(action.abort_running),
             "compiling": before.compiling.difference(action.abort_running),
+            "awaited": before.awaited.union(self._next_turns(record["finished"])).difference(
+                action.abort_running
+            ),
             "preempted": _preempted(record, before) - left,
         }
 
@@ -60,6 +64,10 @@ class VllmV1Decoder(StepDecoder[State]):
         """The state in a record: queues, requests and blocks."""
         rows = RowsById((row["id"], row) for row in record["rows"])
         queues: Json = {name: self.queue(record.get(name, ()), rows, record) for name in _QUEUES}
+        queues["skipped"] = tuple(  # of an awaited turn only what is kept for it is known
+            evolve(row, prompt_len=row.computed) if row.id in past["awaited"] else row
+            for row in queues["skipped"]
+        )
         return State(
             pool=self.pools.decoded(record, self.last.pool),
             **queues,
@@ -67,6 +75,10 @@ class VllmV1Decoder(StepDecoder[State]):
             flights=tuple(map(_flight, record.get("flights", ()))),
             **past,
         )
+
+    def _next_turns(self, finished: Iterable[str]) -> Iterator[str]:
+        turns = (self.ctx.requests[id_].continued_by for id_ in finished)
+        return (turn for turn in turns if turn is not None)
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
         """The last state with the arrivals and without the leavers."""
@@ -83,6 +95,7 @@ class VllmV1Decoder(StepDecoder[State]):
             lost=before.lost,
             unanswered=before.unanswered,
             compiling=before.compiling,
+            awaited=before.awaited,
             preempted=_preempted(record, before),
         )
         outputs = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}
@@ -147,6 +160,7 @@ def request_extras(case: Case) -> Mapping[str, Json]:
         request.id: {
             **({"grammar": True} if request.grammar else {}),
             **({} if request.reads_cache else {"reads_cache": False}),
+            **({"continued_by": request.continued_by} if request.continued_by else {}),
         }
         for request in case.requests
     }

@@ -11,7 +11,12 @@ from checks.harness.difference import (
 )
 from checks.harness.system import Action
 from spec.core.requests import Oversized
-from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.config import (
+    Connector,
+    Scheduling,
+    VllmV1Config,
+    is_modelled_with_sessions,
+)
 from spec.vllm_v1.records import Load, Step
 from spec.vllm_v1.records import Sequence as Row
 
@@ -178,6 +183,45 @@ def _freed_at_the_first(divergence: Divergence) -> bool:
     return drains < was and was - drains <= ended
 
 
+# --- later turns of sessions ----------------------------------------------------------------------
+
+
+def _later_turns(divergence: Divergence) -> dict[str, int]:
+    """The turns of sessions that were awaited so far, with the number of tokens kept for each."""
+    steps = divergence.expected[: divergence.index]
+    awaited = (row for step in steps for row in step.after.skipped if row.id in step.after.awaited)
+    return {row.id: row.computed for row in awaited}
+
+
+@in_step
+def _hashed_with_the_last_token(divergence: Divergence, expected: Step, _found: Step) -> bool:
+    """True if a turn fills the block that the token which is left out had filled."""
+    size, rows = divergence.config.block_size, {row.id: row for row in expected.planned.running}
+    kept = {id_: count for id_, count in _later_turns(divergence).items() if id_ in rows}
+    filling = (
+        id_
+        for id_, count in kept.items()
+        if (count + 1) % size == 0 and rows[id_].computed + expected.scheduled.get(id_, 0) > count
+    )
+    return any(filling) and divergence.differs_only("planned.pool", "after.pool")
+
+
+@in_step
+def _ends_as_the_first(divergence: Divergence, expected: Step, found: Step) -> bool:
+    """True if the release ends a later turn too late or too soon, and no other request."""
+    wrong = {*expected.finished} ^ {*found.finished}
+    own = ("finished", "statistics", "blocks", "outputs", "ended", "events")
+    return (
+        wrong != set()
+        and wrong <= {*_later_turns(divergence)}
+        and (divergence.differs_only(*own, "after"))
+    )
+
+
+def _need_not_show(*_: object) -> None:
+    """The difference is due in no step: whether it shows depends on tokens, not on steps."""
+
+
 KNOWN_DIFFERENCES = (
     KnownDifference(
         "VLM-1",
@@ -237,6 +281,26 @@ KNOWN_DIFFERENCES = (
         "the scheduler does not count how many transfers of a request that has left are under way",
         _freed_at_the_first,
         first_step(lambda _config, action, step: bool(_received_or_sent(action, step))),
+    ),
+    KnownDifference(
+        "VLM-7",
+        "vllm-v1",
+        ("vLLM 0.28.0",),
+        "a turn of a session fills a block that is found by the last token of the turn before, a"
+        " token that it does not hold",
+        "the token is taken back when the next turn comes, the hash of the block that it filled is"
+        " not",
+        _hashed_with_the_last_token,
+        _need_not_show,
+    ),
+    KnownDifference(
+        "VLM-8",
+        "vllm-v1",
+        ("vLLM 0.28.0",),
+        "a later turn of a session ends after as many tokens as the first turn may have",
+        "its own max_tokens is not taken over",
+        _ends_as_the_first,
+        _need_not_show,
     ),
 )
 
@@ -324,5 +388,11 @@ EXPECTED_VIOLATIONS = (
         ("V1-LIF-7", "V1-PRG-4", "endless"),
         "a request that the pool can never hold waits for ever, and all behind it",
         lambda config: config.oversized is Oversized.QUEUED,
+    ),
+    ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "sessions hold the blocks that others, or each other, want for their next turns",
+        is_modelled_with_sessions,
+        lambda step: any(row.blocks for row in step.planned.queued),
     ),
 )

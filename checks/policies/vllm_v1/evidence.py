@@ -50,7 +50,9 @@ def _further(step: Step) -> dict[str, int]:
 _LABELS = Labels(
     actions=named_actions(
         *_TRANSITIONS,
-        refusals=("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+        refusals=(
+            *("V1-BUD-1", "V1-SEQ-1", "V1-SES-3", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+        ),
         phases=("waiting", "prefilling", "decoding"),
         others=("eviction", "chunk", "accepted draft", "padded newcomer"),
     ),

@@ -29,6 +29,7 @@ from spec.vllm_v1.config import (
     Scheduling,
     VllmV1Config,
     is_modelled_in_flight,
+    is_modelled_with_sessions,
     largest_end,
 )
 from spec.vllm_v1.releases import Release
@@ -40,6 +41,12 @@ _CONTENDED: Mapping[str, Any] = {
 """Keys without which blocks would be withheld in contended cases."""
 _UNCUT: Mapping[str, Any] = {"chunked_prefill": False, "connector": Connector.NONE}
 """Keys of cases in which prompts do not fit what is left of the budget."""
+_BESIDE_SESSIONS: Mapping[str, Any] = {
+    **{"scheduling": Scheduling.FCFS, "connector": Connector.NONE},
+    **{"num_speculative_tokens": 0, "num_lookahead_tokens": 0, "steps_in_flight": 0},
+    **{"sends": False, "late_lookups": False},
+}
+_MOST_TURNS = 20  # requests of a case with sessions
 _SMALL_BLOCKS = (1, 2, 2, 4)
 _SMALL_CHUNKS = (0, 2, 2, 3)  # tokens; 0: chunks are cut by the budget alone
 
@@ -89,6 +96,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
+    if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
+        config, requests = plain, _with_sessions(choices, plain, requests)
+        drawn = {"grammars": grammars} if grammars else {}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
@@ -219,9 +229,57 @@ def _with_unread_caches(choices: Choices, requests: tuple[Request, ...]) -> tupl
     )
 
 
+def _for_sessions(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Config | None:
+    """The configuration without what is not modelled beside sessions; None if that is pinned."""
+    free = {name: value for name, value in _BESIDE_SESSIONS.items() if name not in pinned}
+    if config.release is Release.V0_11_2:
+        return None
+    plain = evolve(config, **free)
+    return plain if is_modelled_with_sessions(plain) else None
+
+
+def _with_sessions(
+    choices: Choices, config: VllmV1Config, requests: tuple[Request, ...]
+) -> tuple[Request, ...]:
+    """The requests, many of which are turns of sessions, with the turns that follow them."""
+    most, everyone = most_tokens(config), [evolve(row, right_drafts=None) for row in requests]
+    for place, request in enumerate(everyone):
+        room = most - request.kept_len - request.max_tokens
+        may_go_on = room > 0 and not request.grammar and request.reads_cache
+        if not choices.chance(0.5) or not may_go_on or len(everyone) > _MOST_TURNS:
+            continue
+        turn = _next_turn(choices, config, request, str(len(everyone)), room)
+        everyone[place] = evolve(request, continued_by=turn.id)
+        everyone.append(turn)
+    return tuple(everyone)
+
+
+def _next_turn(
+    choices: Choices, config: VllmV1Config, request: Request, id_: str, room: int
+) -> Request:
+    """The turn that follows the request, some time after its end; `room`: for its new tokens."""
+    new = choices.between(1, min(room, 2 * config.block_size))
+    kept = request.first_tokens(request.kept_len)
+    # 0.28.0 goes by the max_tokens of the first turn.
+    is_shorter = choices.chance(0.05)
+    max_tokens = choices.between(1, request.max_tokens) if is_shorter else request.max_tokens
+    wait = choices.one_of((0, 0, 0, 1, 3, 10, 30))
+    leaves = request.arrival + choices.between(5, 40) if choices.chance(0.1) else None
+    return Request(
+        id=id_,
+        prompt=Prompt.of_tokens([*kept, *(choices.between(0, 2) for _ in range(new))]),
+        max_tokens=max_tokens,
+        arrival_time=float(wait),
+        output_len=choices.between(1, max_tokens) if choices.chance(0.5) else None,
+        abort_at=leaves,
+        after=request.id,
+    )
+
+
 def _pooled(choices: Choices, request: Request, longest: int) -> Request:
     """The request to a model that pools: one result, maybe of the longest prompt."""
-    prompt = Prompt.of_stream(request.id, longest) if choices.chance(0.3) else request.prompt
+    is_longest = choices.chance(0.3) and longest > 1  # one token of a connector is loaded for ever
+    prompt = Prompt.of_stream(request.id, longest) if is_longest else request.prompt
     return evolve(request, prompt=prompt, max_tokens=1, output_len=None, output=None)
 
 

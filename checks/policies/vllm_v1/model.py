@@ -66,15 +66,15 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
         instance, machine, steps=step_transitions(instance, machine), has_work=has_work
     )
     config = instance.config
-    has_grammars = any(request.grammar for request in instance.requests)
-    if config.connector is Connector.ASYNC or config.sends or config.late_lookups or has_grammars:
+    waits = any(request.grammar or request.continued_by for request in instance.requests)
+    if config.connector is Connector.ASYNC or config.sends or config.late_lookups or waits:
         model = evolve(model, between=transfer_transitions(instance, machine))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
 def has_work(state: State) -> bool:
     """True if a request has arrived and not left, or a step is in flight."""
-    return bool(state.present or state.flights)
+    return len(state.present) > len(state.awaited) or bool(state.flights)
 
 
 def _loading(state: State) -> list[str]:
@@ -83,7 +83,7 @@ def _loading(state: State) -> list[str]:
 
 def _is_transferring(state: State) -> bool:
     loads = any(row.load is Load.LOADING for row in state.skipped)
-    return bool(loads or state.draining or state.held_back)
+    return bool(loads or state.draining or state.held_back - state.awaited)
 
 
 def transfer_transitions(
@@ -91,8 +91,8 @@ def transfer_transitions(
 ) -> Callable[[State], Iterator[Transition[State]]]:
     """Transitions that end a load or a send, answer a lookup, or make a grammar ready.
 
-    They are fair. A load is completed or lost. How a send ends makes no difference: what failed to
-    be sent is given back, too.
+    They are fair. The turn of a session, which may arrive or not, is not. A load is completed or
+    lost. How a send ends makes no difference: what failed to be sent is given back, too.
     """
     fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
 
@@ -105,6 +105,8 @@ def transfer_transitions(
             yield Transition(f"answered {id_}", machine.answer(state, id_), fair=fair[id_])
         for id_ in sorted(state.compiling):
             yield Transition(f"compiled {id_}", machine.compiled(state, id_), fair=fair[id_])
+        for id_ in sorted(state.awaited):
+            yield Transition(f"arrive {id_}", machine.arrive(state, id_))
         for row in state.draining:
             if row.sending:
                 after = machine.end_send(state, row.id)

@@ -14,6 +14,7 @@ from spec.vllm_v1.rules import (  # noqa: F401
     progress,
     reading,
     remembered,
+    sessions,
     speculation,
 )
 from spec.vllm_v1.rules.registry import REGISTRY, VLLM_V1, Rule, applicable

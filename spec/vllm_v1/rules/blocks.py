@@ -15,7 +15,13 @@ from spec.core.judging import FreeList, ids
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, GivenBack, Load, State, Step
-from spec.vllm_v1.rules.counting import caches_results, needed_blocks, needed_slots, pool_blocks
+from spec.vllm_v1.rules.counting import (
+    caches_results,
+    is_later_turn,
+    needed_blocks,
+    needed_slots,
+    pool_blocks,
+)
 from spec.vllm_v1.rules.registry import (
     always,
     by_id,
@@ -69,11 +75,14 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
 
 @always("V1-KV-6", _MEMORY, witness=lambda _, step: step.after.waiting)
 def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
-    """A waiting request owns no block, unless its external keys and values come or have come."""
+    """A waiting request owns no block, unless its external keys and values come or have come, or it
+    is a turn of a session that goes on with those of the one before.
+    """
     # A request with nothing computed has no block.
     loads = ctx.config.connector is Connector.ASYNC
     for row in state.queued:
         may_own = loads and (row.computed > 0 or row.load is not Load.NONE)
+        may_own = may_own or is_later_turn(ctx, row.id)
         if (row.blocks or row.computed) and not may_own:
             yield f"{row.id} waits with {len(row.blocks)} blocks, {row.computed} tokens"
 
@@ -202,7 +211,8 @@ class _Replay:
             case "finish":
                 self.land()
                 self._hash_sampled(event.id)
-                self._leave(event.id)
+                if self.ctx.requests[event.id].continued_by is None:
+                    self._leave(event.id)
             case "leave":
                 self._leave(event.id)
             case "promote":

@@ -174,18 +174,37 @@ def _free_after_turns(step: Step, running: abc.Iterable[Sequence]) -> int:
     return len(step.before.pool.free) + freed - taken
 
 
-def wrongly_held_back(step: Step, name: str) -> abc.Iterator[str]:
+def wrongly_held_back(
+    step: Step, name: str, new: frozenset[str] = frozenset()
+) -> abc.Iterator[str]:
     """Check that the step sets no request of this field of the state going, and takes none out.
 
-    One that leaves is waited for no more.
+    One that leaves is waited for no more. `new`: those that its results put there.
     """
     states = (step.before, step.planned, step.after)
     before, planned, after = (getattr(state, name) for state in states)
     if going := before & ({*step.admitted} | ids(step.happened("load", "promote"))):
         yield f"{name}, and go on: {sorted(going)}"
-    due = before & ids(step.after.present)
+    due = (before | new) & ids(step.after.present)
     if planned != before or after != due:
         yield f"{name}: {sorted(after)}, expected {sorted(due)}"
+
+
+def is_later_turn(ctx: Context, request_id: str) -> bool:
+    """True if the request goes on with the session of another."""
+    earlier = ctx.requests[request_id].after
+    return earlier is not None and ctx.requests[earlier].continued_by == request_id
+
+
+def next_turns(ctx: Context, step: Step) -> list[str]:
+    """The turns of sessions that are awaited, or go on, since the ones before ended in the step."""
+    turns = (ctx.requests[id_].continued_by for id_ in step.finished)
+    return [turn for turn in turns if turn is not None]
+
+
+def places_taken(state: State) -> int:
+    """Requests that run, and sessions between two turns: they keep their places."""
+    return len(state.running) + len(state.awaited)
 
 
 def receivers(step: Step) -> abc.Sequence[Sequence]:

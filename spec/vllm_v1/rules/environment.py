@@ -25,9 +25,9 @@ Table: TypeAlias = tuple[int, ...]
 @between("V1-LIF-3", code("request lifecycle"), witness=lambda _, step: step.before.aborted)
 def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests arrive, at their place in the queue and with nothing done for
-    them; go away in any phase, with their blocks, or keep them while they load or are sent; end
-    their load or send; are answered by the connector, or their grammar is ready; and nothing else
-    changes.
+    them, a turn of a session with what is kept for it; go away in any phase, with their blocks, or
+    keep them while they load or are sent; end their load or send; are answered by the connector, or
+    their grammar is ready; and nothing else changes.
     """
     # Several at once may have come in any order.
     gone = {*(after.aborted - before.aborted)}
@@ -67,6 +67,8 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
     compiled = before.compiling | {id_ for id_ in arrived if ctx.requests[id_].grammar}
     if not after.compiling <= compiled - gone:
         yield f"grammars {sorted(after.compiling)}, of {sorted(compiled - gone)}"
+    if not after.awaited <= before.awaited - gone:
+        yield f"awaited {sorted(after.awaited)}, of {sorted(before.awaited - gone)}"
     if after.preempted != before.preempted - gone:
         yield f"preempted {sorted(after.preempted)}, before {sorted(before.preempted)}"
 
@@ -149,6 +151,8 @@ def _wrong_loads(ctx: Context, before: State, after: State, gone: set[str]) -> I
     lost = frozenset(after.lost - before.lost)
     for was, row in zip(stayed, skipped, strict=True):
         due = [was]
+        if was.id in before.awaited - after.awaited:
+            due = [_with(was, prompt_len=ctx.requests[was.id].prompt_len)]
         if was.load is Load.LOADING:
             due += [_with(was, load=Load.LOADED), _failed(ctx, before.pool, was)]
         has_failed = row.load is Load.FAILED and was.load is not Load.FAILED

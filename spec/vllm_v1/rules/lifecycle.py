@@ -6,7 +6,7 @@ from spec.core import judging
 from spec.core.judging import ids
 from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, Lookups, Sequence, State, Step
-from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, pool_blocks
+from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, next_turns, pool_blocks
 from spec.vllm_v1.rules.registry import (
     always,
     between,
@@ -30,10 +30,11 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 
 
 @of_step("V1-LIF-2", _CORE, witness=lambda _, step: step.finished and step.after.present)
-def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+def no_request_is_lost(ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
-    # A request that was there is there, has finished, or its client left meanwhile.
-    before = ids(step.before.present)
+    # A request that was there is there, has finished, or its client left meanwhile. A turn of a
+    # session is there when the one before has finished.
+    before = ids(step.before.present) | {*next_turns(ctx, step)}
     after = ids(step.after.present) | step.leavers | {*step.finished}
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
@@ -67,10 +68,12 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V1-LIF-5", _CORE, witness=lambda _, step: len(step.reported) > 1)
-def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that has left is reported exactly once, by the next step."""
+def reported_once(ctx: Context, step: Step) -> Iterator[str]:
+    """A request that has left is reported exactly once, by the next step; a turn of a session only
+    if none follows.
+    """
     # An abort between the steps counts for the next one too, and one while the step runs.
-    left = {*step.finished} | step.leavers
+    left = {id_ for id_ in step.finished if ctx.requests[id_].continued_by is None} | step.leavers
     if sorted(step.reported) != sorted(step.before.unreported) or step.after.unreported != left:
         yield f"reported {list(step.reported)}, left {sorted(step.before.unreported)}"
 

@@ -9,7 +9,15 @@ from heapq import nsmallest
 from spec.core.judging import ids
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
-from spec.vllm_v1.rules.counting import cached_throughout, rank, share, steps_over, token_limit
+from spec.vllm_v1.rules.counting import (
+    cached_throughout,
+    next_turns,
+    places_taken,
+    rank,
+    share,
+    steps_over,
+    token_limit,
+)
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
 
 
@@ -100,7 +108,7 @@ def _passed_over(ctx: Context, step: Step) -> frozenset[str]:
     if not held_back or step.preempted:
         return frozenset()
     queue = in_turn(ctx, step.before.queued)
-    has_room = step.budget_left > 0 and len(step.planned.running) < ctx.config.max_num_seqs
+    has_room = step.budget_left > 0 and places_taken(step.planned) < ctx.config.max_num_seqs
     begun = {*step.admitted} | ids(step.happened("load"))
     passed = step.before.held_back | ids(row for row in queue if row.load is Load.LOADING)
     last = max((place for place, row in enumerate(queue) if row.id in begun), default=-1)
@@ -111,13 +119,14 @@ def _passed_over(ctx: Context, step: Step) -> frozenset[str]:
 
 @of_step("V1-ORD-4", text("Token Budget Management"))
 @witness(lambda _, step: step.finished and len(step.after.running) > 1)
-def computing_changes_no_order(_ctx: Context, step: Step) -> Iterator[str]:
+def computing_changes_no_order(ctx: Context, step: Step) -> Iterator[str]:
     """After a step each queue has the order in which it was when all was decided, without those
-    that have left.
+    that have left; turns of sessions that begin then stand behind those that were passed over.
     """
     gone = {*step.finished} | step.leavers
     for queue in ("waiting", "skipped", "running"):
         due = [row.id for row in getattr(step.planned, queue) if row.id not in gone]
+        due += next_turns(ctx, step) if queue == "skipped" else []
         now = [row.id for row in getattr(step.after, queue)]
         if now != due:
             yield f"{queue} {now}, expected {due}"

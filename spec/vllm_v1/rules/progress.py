@@ -13,6 +13,7 @@ from spec.vllm_v1.rules.counting import (
     lacking_blocks,
     needed_slots,
     offered,
+    places_taken,
     received,
     receivers,
     share,
@@ -34,8 +35,11 @@ from spec.vllm_v1.rules.registry import (
 @witness(lambda _, step: step.outputs and step.after.running)
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """An unfinished request is behind: it has a token that is not computed."""
-    # Of those that it awaits the last is not. While it loads, all of them may be on their way.
+    # Of those that it awaits the last is not. While it loads, all of them may be on their way; and
+    # a turn has no tokens of its own before its client sends it.
     for row in state.present:
+        if row.id in state.awaited:
+            continue
         due = row.tokens + row.placeholders
         if row.computed >= due and row.load not in (Load.LOADING, Load.LOADED):
             yield f"{row.id} has computed {row.computed} of {due} tokens"
@@ -63,13 +67,13 @@ def _judgeable(config: VllmV1Config) -> bool:
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: a request waits only for budget, a
-    slot, blocks, its grammar, or an answer of the connector.
+    slot, blocks, its grammar, its client, or an answer of the connector.
     """
     # Judged for the first of the queue when the decisions were made that is not stepped over. What
     # it finds may have been cached in the step, before or after it was looked at.
     if step.preempted or step.budget_left == 0:
         return
-    if len(step.planned.running) >= ctx.config.max_num_seqs:
+    if places_taken(step.planned) >= ctx.config.max_num_seqs:
         return
     for row in _queue(ctx, step):
         if _is_stepped_over(ctx, step, row, _cached(ctx, step.planned, row)):
@@ -127,6 +131,8 @@ def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
 
 def _cached(ctx: Context, state: State, row: Sequence) -> int:
     """Tokens that the request need not compute."""
+    if row.computed:  # a turn of a session goes on with what is kept
+        return row.computed
     local = len(_found(ctx, state, row)) * ctx.config.block_size
     return max(local, offered(ctx, state, row))
 
@@ -147,8 +153,8 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending, unless a grammar is compiled, or a connector is
-    asked, loads or sends.
+    """No step is idle while a request is pending, unless a grammar is compiled, a session waits for
+    its client, or a connector is asked, loads or sends.
     """
     # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's. Where
     # several may be in flight, one of them computes.
@@ -167,6 +173,9 @@ def all_requests_leave(state: State, request_id: str) -> bool:
     """Every request that arrives finishes or is aborted: none is preempted and readmitted for
     ever.
     """
-    # Sooner or later it neither waits nor runs, whatever else arrives.
+    # Sooner or later it neither waits nor runs, whatever else arrives. A turn that its client has
+    # not sent has not arrived.
+    if request_id in state.awaited:
+        return True
     queues = (state.skipped, state.waiting, state.running)
     return all(row.id != request_id for queue in queues for row in queue)

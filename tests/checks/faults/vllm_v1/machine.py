@@ -51,6 +51,7 @@ def aborted_load_gives_its_blocks_back(
     return evolve(aborted, skipped=kept)
 
 
+_NO_TURN = "V1-KV-2, V1-LIF-2, V1-ORD-4, V1-SES-1, V1-SES-2"
 _PASSED, _BACK = "V1-EXT-13, V1-ORD-2", "V1-ORD-3, V1-ORD-5"
 fault(transitions, "arrive", on="async load, answered late", rules="V1-LIF-3")(
     result(unanswered=lambda asked: asked | {"another"}), "asked about another request"
@@ -86,6 +87,44 @@ fault(step, "masked", of="catch_up", on="grammar", rules="V1-STR-2")(
 fault(step, "masked", of="catch_up", on="grammar", rules="V1-STR-2")(
     lambda _right, ctx, plan: tuple(id_ for id_ in plan.scheduled if ctx.requests[id_].grammar),
     "the grammar of a cut prompt is asked",
+)
+fault(transitions, "arrive", on="sessions", rules="V1-LIF-3")(
+    result(skipped=first_to_back), "a turn arrives behind others that are kept"
+)
+fault(
+    transitions, "_begin_turn", of="arrive", on="sessions, preempted", rules="V1-LIF-3, V1-PRG-1"
+)(
+    lambda _right, _ctx, state, id_: evolve(state, awaited=state.awaited - {id_}),
+    "a turn arrives without its tokens",
+)
+fault(transitions, "abort", on="sessions, preempted", rules="V1-LIF-3")(
+    kept("awaited"), "a session that has left is still awaited"
+)
+fault(
+    transitions,
+    "_kept_for",
+    of="finish",
+    on="sessions, preempted",
+    rules="V1-KV-2, V1-KV-7, V1-SES-1",
+)(
+    lambda right, state, row, turn: right(state, evolve(row, blocks=()), turn),
+    "the next turn lacks the blocks of the one before",
+)
+fault(transitions, "_kept_for", of="finish", on="sessions, preempted", rules="V1-KV-11, V1-SES-1")(
+    lambda right, state, row, turn: right(state, evolve(row, computed=row.computed - 1), turn),
+    "the next turn lacks a token",
+)
+fault(transitions, "_kept_for", of="finish", on="sessions, preempted", rules=_NO_TURN)(
+    result(skipped=lambda rows: rows[:-1]), "a session ends with its first turn"
+)
+fault(
+    step, "schedule_waiting", of="pass_over", on="sessions, preempted", rules="V1-PRG-1, V1-SES-2"
+)(
+    lambda right, ctx, plan: changed(state=changed(awaited=frozenset()))(right(ctx, plan)),
+    "a step takes a turn for sent",
+)
+fault(step, "schedule_waiting", on="sessions", rules="V1-SES-3")(
+    configured(max_num_seqs=3), "sessions between two turns keep no places"
 )
 fault(transitions, "abort", on="async load, sent", rules="V1-EXT-11")(
     configured(sends=False), "aborted is not sent"

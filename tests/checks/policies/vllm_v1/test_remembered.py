@@ -40,6 +40,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (State, "unreported"): ("V1-LIF-5",),
         (State, "unanswered"): ("V1-EXT-13",),
         (State, "compiling"): ("V1-STR-1",),
+        (State, "awaited"): ("V1-SES-2",),
         (State, "preempted"): ("V1-PRE-7",),
         (State, "lost"): ("V1-EXT-10",),
         (State, "flights"): ("V1-ASY-1", "V1-ASY-2"),
@@ -53,15 +54,22 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (GivenBack, "id"): ("V1-ASY-7",),
         (GivenBack, "blocks"): ("V1-ASY-7",),
         (Sequence, "id"): ("V1-LIF-2", "V1-ORD-4", "V1-EXT-11"),
-        (Sequence, "prompt_len"): ("V1-LIF-9",),
-        (Sequence, "arrival"): ("V1-LIF-9",),
-        (Sequence, "computed"): ("V1-PRG-6", "V1-SPC-2", "V1-EXT-10", "V1-LIF-8", "V1-EXT-11"),
-        (Sequence, "generated"): ("V1-PRG-8",),
-        (Sequence, "drafts"): ("V1-SPC-6",),
+        (Sequence, "prompt_len"): ("V1-LIF-9", "V1-SES-1"),
+        (Sequence, "arrival"): ("V1-LIF-9", "V1-SES-1"),
+        (Sequence, "computed"): (
+            "V1-PRG-6",
+            "V1-SPC-2",
+            "V1-EXT-10",
+            "V1-LIF-8",
+            "V1-EXT-11",
+            "V1-SES-1",
+        ),
+        (Sequence, "generated"): ("V1-PRG-8", "V1-SES-1"),
+        (Sequence, "drafts"): ("V1-SPC-6", "V1-SES-1"),
         (Sequence, "placeholders"): ("V1-ASY-3",),
-        (Sequence, "blocks"): ("V1-KV-16",),
-        (Sequence, "prefilling"): ("V1-PRG-7", "V1-LIF-8", "V1-EXT-12"),
-        (Sequence, "load"): ("V1-EXT-9",),
+        (Sequence, "blocks"): ("V1-KV-16", "V1-SES-1"),
+        (Sequence, "prefilling"): ("V1-PRG-7", "V1-LIF-8", "V1-EXT-12", "V1-SES-1"),
+        (Sequence, "load"): ("V1-EXT-9", "V1-SES-1"),
         (Sequence, "sending"): ("V1-EXT-11", "V1-EXT-12"),
         (BlockPool, "size"): ("V1-KV-18",),
         (BlockPool, "free"): ("V1-KV-8",),
@@ -75,7 +83,7 @@ QUEUES = ("waiting", "skipped", "running", "draining")
 REFUTED = {rule for instance in MACHINE.instances for rule in recorded_refutations(instance)}
 NAMES = (
     *("finished", "aborted", "unreported"),
-    *("unanswered", "compiling", "preempted", "lost"),
+    *("unanswered", "compiling", "awaited", "preempted", "lost"),
 )
 
 each_field = pytest.mark.parametrize(
