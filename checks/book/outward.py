@@ -75,6 +75,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "refund of a priority victim": 658,
                 "KV connector": 830,
                 "prefix cache statistics": 1076,
+                "streaming sessions": 2164,
                 "structured output": 2146,
                 "choice of the victim": 643,
                 "deferred frees": 2430,
@@ -199,6 +200,8 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
     "vllm-loads-wait": {"blocks are reserved": f"{_V1_CORE}/kv_cache_manager.py#L385"},
     "vllm-lost-in-flight": {"failed loads are skipped": f"{_V1_CORE}/sched/scheduler.py#L1808"},
     "vllm-lost-load": {"loads are asked for": f"{_V1_CORE}/sched/scheduler.py#L830"},
+    "vllm-sessions-blocks": {"turns end": f"{_V1_CORE}/sched/scheduler.py#L2164"},
+    "vllm-sessions-places": {"places are counted": f"{_V1_CORE}/sched/scheduler.py#L756"},
 }
 
 

@@ -237,7 +237,7 @@ def _changes(step: SomeStep) -> Iterator[str]:
         yield shown(event)
     before = {row.id: row for row in step.before.present}
     for row in step.after.present:
-        last = before[row.id]
+        last = before.get(row.id, row)  # a session goes on under another name
         changed = [
             f"{name} {getattr(last, name)} -> {getattr(row, name)}"
             for name in _SHOWN

@@ -112,14 +112,19 @@ class Timeline:
             at_most -= 1
             asked = self._requests[request.id]
             arrival = None if asked.after else asked.arrival_time
-            since = step.time if arrival is None else min(arrival, step.time)
-            self._tracks += 1
-            self._spans[request.id] = _Span("waiting", since, self._tracks)
-            self._name("thread_name", f"request {request.id}", _REQUESTS, self._tracks)
+            self._open(request.id, step.time if arrival is None else min(arrival, step.time))
+
+    def _open(self, request_id: str, since: float) -> None:
+        """Start the track of a request, which waits."""
+        self._tracks += 1
+        self._spans[request_id] = _Span("waiting", since, self._tracks)
+        self._name("thread_name", f"request {request_id}", _REQUESTS, self._tracks)
 
     def _note_requests(self, step: SomeStep, end: float) -> None:
         """Write the phases that the step begins or ends."""
         for request_id, name in self._codec.prefills(step).items():
+            if request_id not in self._spans:  # it waited elsewhere, such as for a grammar
+                self._open(request_id, step.time)
             self._close(request_id, step.time)
             self._spans[request_id].name = name
             self._close(request_id, end)

@@ -97,7 +97,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
     if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
-        config, requests = plain, _with_sessions(choices, plain, requests)
+        config, requests = plain, _with_sessions(choices, swarm, plain, requests)
         drawn = {"grammars": grammars} if grammars else {}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
@@ -239,7 +239,7 @@ def _for_sessions(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Conf
 
 
 def _with_sessions(
-    choices: Choices, config: VllmV1Config, requests: tuple[Request, ...]
+    choices: Choices, swarm: Swarm, config: VllmV1Config, requests: tuple[Request, ...]
 ) -> tuple[Request, ...]:
     """The requests, many of which are turns of sessions, with the turns that follow them."""
     most, everyone = most_tokens(config), [evolve(row, right_drafts=None) for row in requests]
@@ -248,29 +248,33 @@ def _with_sessions(
         may_go_on = room > 0 and not request.grammar and request.reads_cache
         if not choices.chance(0.5) or not may_go_on or len(everyone) > _MOST_TURNS:
             continue
-        turn = _next_turn(choices, config, request, str(len(everyone)), room)
+        turn = _next_turn(choices, swarm, request, str(len(everyone)), room, config.block_size)
         everyone[place] = evolve(request, continued_by=turn.id)
         everyone.append(turn)
     return tuple(everyone)
 
 
 def _next_turn(
-    choices: Choices, config: VllmV1Config, request: Request, id_: str, room: int
+    choices: Choices, swarm: Swarm, request: Request, id_: str, room: int, block: int
 ) -> Request:
-    """The turn that follows the request, some time after its end; `room`: for its new tokens."""
-    new = choices.between(1, min(room, 2 * config.block_size))
+    """The turn that follows the request, some time after its end; `room`: for its new tokens.
+
+    `block`: the size of one, in tokens.
+    """
+    new = choices.between(1, min(room, 2 * block))
     kept = request.first_tokens(request.kept_len)
     # 0.28.0 goes by the max_tokens of the first turn.
     is_shorter = choices.chance(0.05)
     max_tokens = choices.between(1, request.max_tokens) if is_shorter else request.max_tokens
     wait = choices.one_of((0, 0, 0, 1, 3, 10, 30))
-    leaves = request.arrival + choices.between(5, 40) if choices.chance(0.1) else None
+    ends = choices.between(1, max_tokens) if choices.chance(swarm.early_ends) else None
+    leaves = request.arrival + choices.between(5, 40) if choices.chance(swarm.aborts / 4) else None
     return Request(
         id=id_,
         prompt=Prompt.of_tokens([*kept, *(choices.between(0, 2) for _ in range(new))]),
         max_tokens=max_tokens,
         arrival_time=float(wait),
-        output_len=choices.between(1, max_tokens) if choices.chance(0.5) else None,
+        output_len=ends,
         abort_at=leaves,
         after=request.id,
     )

@@ -153,8 +153,8 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending, unless a grammar is compiled, a session waits for
-    its client, or a connector is asked, loads or sends.
+    """No step is idle while a request is pending, unless a grammar is compiled, or a connector is
+    asked, loads or sends.
     """
     # A step that only preempts, or gets results, is not idle; what comes of it is V1-PRG-5's. Where
     # several may be in flight, one of them computes.
@@ -164,8 +164,10 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
         return
     loads = any(row.load is Load.LOADING for row in step.before.present)
     before = step.before
-    if before.present and not (loads or before.draining or before.held_back):
-        yield f"none of {[row.id for row in before.present]} runs"
+    pending = [row.id for row in before.present if row.id not in before.awaited]
+    held_back = before.held_back - before.awaited
+    if pending and not (loads or before.draining or held_back):
+        yield f"none of {pending} runs"
 
 
 @eventually("V1-PRG-5", code("engine core"), witness=lambda _, step: step.finished)

@@ -45,6 +45,6 @@ def sessions_keep_their_places(ctx: Context, step: Step) -> Iterator[str]:
     """A session between two turns keeps its place: no request is admitted that would run beyond
     max_num_seqs together with such sessions.
     """
-    if step.admitted and places_taken(step.planned) > ctx.config.max_num_seqs:
-        awaited = len(step.planned.awaited)
+    awaited = len(step.planned.awaited)
+    if awaited and step.admitted and places_taken(step.planned) > ctx.config.max_num_seqs:
         yield f"{len(step.planned.running)} run, {awaited} sessions wait for their clients"
