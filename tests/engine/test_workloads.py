@@ -168,6 +168,40 @@ def test_arrivals_at_one_moment_are_spaced_evenly_and_turns_keep_their_delays(fi
     assert [request.arrival_time for request in at_rate(read, 2).requests] == [0, 0.5, 7, 1]
 
 
+def test_the_length_of_a_turn_counts_what_is_kept_of_the_one_before(file: Path) -> None:
+    read = read_lines(
+        file,
+        entry(id="a", prompt_len=4, max_tokens=3, continued_by="b"),
+        entry(id="b", prompt_len=9, after="a"),
+    )
+    first, turn = read.requests
+    tokens = [*turn.prompt.tokens()]
+
+    assert tokens[:6] == [*first.prompt.tokens(), *first.output_tokens(2)]
+    assert len(tokens) == 9
+
+
+@pytest.mark.parametrize(
+    ("turn", "message"),
+    [
+        ({"id": "c", "after": "a"}, "continued_by: found 'b'; allowed: a request with after = 'a'"),
+        (
+            {"id": "b", "after": "a", "prompt_len": 6},
+            "prompt: found \"6 tokens of 'b'\"; allowed: the 6 tokens of 'a' without its last, and"
+            " more behind them",
+        ),
+    ],
+)
+def test_a_session_that_does_not_go_on_is_refused(
+    file: Path, turn: dict[str, object], message: str
+) -> None:
+    first = entry(id="a", prompt_len=4, max_tokens=3, continued_by="b")
+
+    assert refused(WorkloadError, read_lines, file, first, entry(**turn)) == (
+        f"w.jsonl, line 1: {message}"
+    )
+
+
 def arrivals(workload: Workload) -> list[float | None]:
     return [request.arrival_time for request in workload.requests]
 

@@ -11,7 +11,7 @@ from checks.harness.policy import system_of
 from engine.core.blocks import FreeList
 from engine.core.requests import Slots, WaitingQueue
 from engine.core.state import SchedulerState
-from engine.vllm_v1 import admission, apply, landing, planning, running_turns
+from engine.vllm_v1 import admission, apply, landing, planning, running_turns, scheduler
 from engine.vllm_v1.apply import Sampled
 from engine.vllm_v1.blocks import BlockManager, PoolDraft
 from engine.vllm_v1.draft import Draft
@@ -22,6 +22,7 @@ from engine.vllm_v1.results import Missing, Outcome
 from engine.vllm_v1.running import Running
 from engine.vllm_v1.state import SchedulerState as V1State
 from engine.vllm_v1.verifying import VerifyingRows
+from spec.core.requests import Request
 from spec.vllm_v1.records import Load
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import hunt_table
@@ -325,6 +326,33 @@ fault("flights", Sampled, "add_late")(
 fault("flights", V1State, "is_written")(
     always(False), "free at once: blocks that a step in flight writes to are handed out"
 )
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+fault("sessions", apply, "hand_over")(
+    lambda _right, state, row, _turn: apply.remove(state, row),
+    "closed: a session ends with its first turn",
+)
+fault("sessions", admission, "no_room")(
+    lambda right, *asked: None if right(*asked) == "V1-SES-3" else right(*asked),
+    "places free: a session between two turns keeps no place",
+)
+
+
+@fault("sessions", scheduler, "begin_turn")
+def a_token_short(right: Wrong, state: V1State, request: Request) -> RequestState:
+    """The last token of a turn's prompt is not computed."""
+    row: RequestState = right(state, request)
+    row.tokens -= 1
+    return row
+
+
+@fault("sessions", apply, "hand_over")
+def in_front(right: Wrong, state: V1State, row: RequestState, turn: str) -> None:
+    """A session is looked at before those whose turns ended earlier."""
+    right(state, row, turn)
+    state.skipped.insert(0, state.skipped.pop())
 
 
 # --- accounting -----------------------------------------------------------------------------------
