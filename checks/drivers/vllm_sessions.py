@@ -17,8 +17,8 @@ class Sessions:
     """The sessions of an episode.
 
     `turns`: the ids of the turns of each session, by the id of its first one, which is that of the
-    session. `session`: by turn. `sent`: how many turns the client has sent. `now`: the turn that
-    was under way, or awaited, when the scheduler was last looked at.
+    session. `session`: by turn. `begun`: how many turns have begun behind the first. `now`: the
+    turn that was under way, or awaited, when the scheduler was last looked at.
     """
 
     def __init__(self, requests: dict[str, Json]) -> None:
@@ -39,29 +39,27 @@ class Sessions:
             kept = len(line["prompt"]) + line["output_len"] - 1
             requests[turn] = requests[turn] | {"prompt": requests[turn]["prompt"][kept:]}
         self.session = {turn: first for first, turns in self.turns.items() for turn in turns}
-        self.sent = dict.fromkeys(self.turns, 0)
+        self.begun = dict.fromkeys(self.turns, 0)
         self.now = {first: first for first in self.turns}
 
     def send(self, turn: str, request: Any, add: Callable[[Any], None], close: Any) -> None:
         """Hand the request of a turn to the scheduler by `add`; behind the last one, `close`."""
         first = self.session[turn]
         request.request_id, request.resumable = first, True
-        self.sent[first] += 1
         add(request)
         if turn == self.turns[first][-1]:
             close.request_id, close.resumable = first, False
             add(close)
 
-    def last_sent(self, request_id: str) -> str:
-        """The turn of a session that its client has sent last; of other requests their own id."""
-        turns = self.turns.get(request_id, [request_id])
-        return turns[self.sent.get(request_id, 1) - 1]
+    def latest(self, request_id: str) -> str:
+        """The turn of a session that began last; of other requests their own id."""
+        return self.turns.get(request_id, [request_id])[self.begun.get(request_id, 0)]
 
     def look(self, requests: dict[str, Any]) -> None:
         """Note which turns are under way, or awaited; `requests`: of the scheduler, by id."""
         for first, turns in self.turns.items():
-            if first in requests and self.sent[first]:
-                self.now[first] = turns[self.sent[first] - 1 + is_awaited(requests[first])]
+            if first in requests:
+                self.now[first] = turns[self.begun[first] + is_awaited(requests[first])]
 
     def named(self, record: Any) -> Any:
         """The record with the ids of turns in the places of the sessions' ids.

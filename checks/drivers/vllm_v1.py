@@ -20,6 +20,7 @@ from lockstep_driver import END_OF_SEQUENCE, Json, ids, serve
 os.environ["VLLM_PLUGINS"] = ""
 
 from vllm_driver import IS_OLD, MINOR, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
+from vllm_sessions import Sessions, is_awaited
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
@@ -30,7 +31,6 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
-from vllm_sessions import Sessions, is_awaited
 
 DESCRIBED = (11, 28, 33)  # minor versions of the releases that the specification describes
 UNDESCRIBED = {
@@ -205,6 +205,9 @@ class VllmV1(SchedulerDriver):
         # The blocks of a next step with drafts, which the constructor counts for its own drafter.
         slots = 1 + self.drafts + config["num_lookahead_tokens"] if self.drafts else 0
         self.scheduler._spec_decode_step_blocks = -(-slots // size)
+        if self.sessions.turns:
+            self.goes_on = self.scheduler._update_request_as_session
+            self.scheduler._update_request_as_session = self.begin_turn
         self.counts_as_computed = self.scheduler._update_after_schedule
         self.scheduler._update_after_schedule = self.note_decisions
         self.order: list[list[Any]] = []
@@ -246,11 +249,9 @@ class VllmV1(SchedulerDriver):
             self.arrived[request_id] = request
         closes = self.new_request(request_id)
         self.sessions.send(request_id, request, self.scheduler.add_request, closes)
-        # A block may have ended with the last token of the turn before, which is left out.
-        self.hashed.pop(self.sessions.session[request_id], None)
 
     def abort(self, request_id: str) -> None:
-        """Abort a request, or the session of a turn; not by the id of a turn that has ended."""
+        """Abort a request, or the session of a turn; not by that of one that is not under way."""
         session = self.sessions.session.get(request_id, request_id)
         if self.name(session) == request_id:
             super().abort(session)
@@ -260,8 +261,15 @@ class VllmV1(SchedulerDriver):
         return self.sessions.now.get(request_id, request_id)
 
     def owner(self, request_id: str) -> str:
-        """The id of the turn of a session that was sent last: its tokens are in the blocks."""
-        return self.sessions.last_sent(request_id)
+        """The id of the turn of a session that began last: its tokens are in the blocks."""
+        return self.sessions.latest(request_id)
+
+    def begin_turn(self, request: Any, update: Any) -> None:
+        """Let the next turn of a session begin; the blocks of the one before are known by it."""
+        self.learn_hashes()
+        self.goes_on(request, update)
+        self.sessions.begun[request.request_id] += 1
+        self.hashed.pop(request.request_id, None)
 
     def new_request(self, request_id: str) -> Any:
         """The request; one that reads no cache asks for log-probabilities of its prompt."""

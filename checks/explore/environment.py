@@ -51,7 +51,7 @@ class MachineModel(Generic[ContextT, StateT]):
 
     `steps`: the scheduler steps from a state that has work, one for each decision of the
     environment. `has_work`: by default where a request is present. `between`: ends of loads, and
-    arrivals of requests that come after others, between two steps as other arrivals are.
+    arrivals of `later_turns` of sessions, between two steps as other arrivals are.
     `canonical`: equal for states that need not be distinguished; by default the state itself.
     `places`: places of the requests that `canonical` does not distinguish, see `Eventually`.
     `observed`: the scheduler state in a state of the machine; by default the state itself.
@@ -61,6 +61,7 @@ class MachineModel(Generic[ContextT, StateT]):
     machine: Machine[ContextT, StateT]
     steps: Callable[[StateT], Iterable[Transition[StateT]]]
     between: Callable[[StateT], Iterable[Transition[StateT]]] = _nothing
+    later_turns: frozenset[str] = frozenset()
     has_work: Callable[[StateT], bool] | None = None
     canonical: Callable[[StateT], Hashable] = _itself
     places: Callable[[StateT], Mapping[str, int]] | None = None
@@ -87,7 +88,7 @@ class MachineModel(Generic[ContextT, StateT]):
         left = observed.finished | observed.aborted
         arrived = left | frozenset(present)
         for request in self.instance.requests:
-            if request.id not in arrived and request.after is None:
+            if request.id not in arrived and request.id not in self.later_turns:
                 yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
         for request_id in sorted(self.instance.returning & left):
             if is_gone(observed, request_id):

@@ -12,7 +12,8 @@ class Arrivals:
 
     A request with an arrival step arrives before that step, a request with an arrival time before
     the first step that begins at or after it. The time of a request that follows an earlier one
-    counts from the end of that one; if that one is cancelled, the request never arrives.
+    counts from the end of that one; if that one is cancelled, the request never arrives. Nor does
+    the next turn of a session that is cancelled before its turn ended.
     """
 
     def __init__(self, requests: Iterable[Request]) -> None:
@@ -22,8 +23,11 @@ class Arrivals:
         self._by_time: list[tuple[float, str]] = []
         self._followers: defaultdict[str, list[Request]] = defaultdict(list)
         self._cancelled: set[str] = set()
+        self._turns: dict[str, str] = {}
         earlier: set[str] = set()
         for request in requests:
+            if request.continued_by is not None:
+                self._turns[request.id] = request.continued_by
             if request.after in earlier:
                 self._followers[request.after].append(request)
             elif request.arrival_time is None:
@@ -61,6 +65,7 @@ class Arrivals:
 
     def finish(self, request_id: str, time: float) -> None:
         """The request ended at `time`: those that follow it arrive their arrival time later."""
+        self._turns.pop(request_id, None)
         for follower in self._followers.pop(request_id, ()):
             if follower.id in self._cancelled:
                 self.cancel(follower.id)
@@ -73,6 +78,7 @@ class Arrivals:
         gone = [request_id]
         for name in gone:
             gone += [follower.id for follower in self._followers.pop(name, ())]
+            gone += [turn for turn in (self._turns.pop(name, None),) if turn is not None]
         self._cancelled.update(gone)
         self._drop_cancelled()
 

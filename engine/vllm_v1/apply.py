@@ -530,7 +530,7 @@ def remove(state: SchedulerState, request: RequestState) -> None:
 
     Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
     """
-    state.noted.has_left(request.id)
+    state.noted.has_left(request.request)
     if request.slot >= 0:
         state.running.remove(request)
     else:

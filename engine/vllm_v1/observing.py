@@ -257,6 +257,7 @@ class Observer:
             unanswered=now.unanswered,
             compiling=frozenset(now.noted.compiling),
             awaited=frozenset(now.noted.awaited),
+            early=frozenset(now.noted.early),
             preempted=frozenset(now.noted.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
             flights=tuple(map(_flight, now.flights)),
@@ -331,6 +332,7 @@ def _is_same(state: State, other: State) -> bool:
         and state.unanswered == other.unanswered
         and state.compiling == other.compiling
         and state.awaited == other.awaited
+        and state.early == other.early
         and state.preempted == other.preempted
         and state.skipped == other.skipped
         and state.running == other.running

@@ -11,7 +11,7 @@ from engine.vllm_v1.plan import Plan
 from engine.vllm_v1.planning import plan_step
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome, Proposes, Results
-from engine.vllm_v1.sessions import begin_turn
+from engine.vllm_v1.sessions import take_turn
 from engine.vllm_v1.state import SchedulerState
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
@@ -24,7 +24,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """A scheduler without requests."""
         super().__init__(SchedulerState.of(config))
 
-    def add(self, request: Request, external: int = 0, if_lost: int = 0) -> RequestState:
+    def add(self, request: Request, external: int = 0, if_lost: int = 0) -> RequestState | None:
         """A client hands in a request, or the next turn of a session.
 
         `external`: tokens of it that the connector can bring. `if_lost`: those of them that come
@@ -34,9 +34,13 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             WorkloadError: it could never be served, or its name was used before, see
                 `engine.core.state.LeftNames`.
         """
-        if request.id in self.state.noted.awaited:
+        noted = self.state.noted
+        is_turn = request.id in noted.awaited or request.id in noted.expected
+        if request.continued_by is not None:
+            noted.expected.add(request.continued_by)
+        if is_turn:
             refuse_unservable(request, self.state.config)
-            return begin_turn(self.state, request)
+            return take_turn(self.state, request)
         newcomer: RequestState = super().add(request)
         newcomer.external, newcomer.if_lost = external, if_lost
         config = self.state.config

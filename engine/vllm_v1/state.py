@@ -11,6 +11,7 @@ from engine.vllm_v1.blocks import BlockManager
 from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.running import Running
+from spec.core.requests import Request
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 
 
@@ -22,19 +23,25 @@ class Noted:
     - `preempted`: they were preempted and have not run since.
     - `compiling`: their grammars are not ready.
     - `awaited`: turns of sessions that their clients have not sent.
+    - `expected`: turns that follow one that is under way; `early`: those that were sent already.
     """
 
     unreported: set[str] = field(factory=set)
     preempted: set[str] = field(factory=set)
     compiling: set[str] = field(factory=set)
     awaited: set[str] = field(factory=set)
+    expected: set[str] = field(factory=set)
+    early: dict[str, Request] = field(factory=dict)
 
-    def has_left(self, request_id: str) -> None:
-        """The next step reports the request."""
-        self.unreported.add(request_id)
-        self.preempted.discard(request_id)
-        self.compiling.discard(request_id)
-        self.awaited.discard(request_id)
+    def has_left(self, request: Request) -> None:
+        """The next step reports the request; no turn of its session follows."""
+        self.unreported.add(request.id)
+        for names in (self.preempted, self.compiling, self.awaited):
+            names.discard(request.id)
+        following: Request | None = request
+        while following is not None and (turn := following.continued_by) is not None:
+            self.expected.discard(turn)
+            following = self.early.pop(turn, None)
 
 
 @define(eq=False)

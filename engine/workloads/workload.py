@@ -138,10 +138,14 @@ def _placed(error: WorkloadError, source: str, place: int | str) -> WorkloadErro
 
 @define
 class _Requests:
-    """The requests read so far, by id; `lines`: of each, None in a JSON document."""
+    """The requests read so far, by id; `lines`: of each, None in a JSON document.
+
+    `continued`: by turn of a session that is still to be read, the one before.
+    """
 
     requests: dict[str, Request] = field(factory=dict)
     lines: dict[str, int | None] = field(factory=dict)
+    continued: dict[str, str] = field(factory=dict)
     skipped: int = 0
 
     def take(self, request: Request | None, place: int | str) -> None:
@@ -153,14 +157,15 @@ class _Requests:
             line = self.lines[request.id]
             there = "" if line is None else f"; line {line} has this one"
             raise WorkloadError("id", request.id, f"an id of its own{there}")
-        if request.after is not None:
-            earlier = self.requests.get(request.after)
-            if earlier is None:
-                raise WorkloadError("after", request.after, "the id of an earlier request")
-            request = behind(earlier, request) if earlier.continued_by == request.id else request
+        if request.after is not None and request.after not in self.lines:
+            raise WorkloadError("after", request.after, "the id of an earlier request")
         if len(self.requests) == MOST_REQUESTS:
             allowed = f"{MOST_REQUESTS}; a limit reads the first ones"
             raise WorkloadError("requests", "one more", allowed)
+        earlier = self.requests.get(self.continued.pop(request.id, ""))
+        request = request if earlier is None else behind(earlier, request)
+        if request.continued_by is not None:
+            self.continued[request.continued_by] = request.id
         self.requests[request.id] = request
         self.lines[request.id] = place if isinstance(place, int) else None
 

@@ -80,12 +80,16 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
     """A client hands in a request: it goes to its place in the waiting queue.
 
     Up to 0.28.0 one whose grammar is to be compiled goes to those that were passed over. A turn of
-    a session goes on with what is kept for it, where it stands.
+    a session goes on with what is kept for it, where it stands, or waits until the one before ends.
     """
     if request_id in state.awaited:
         return _begin_turn(ctx, state, request_id)
     # guard
     require_new(state, request_id, "V1-LIF-1")
+    if (earlier := ctx.earlier_turns.get(request_id)) is not None:
+        known = {row.id for row in state.present} - state.awaited | state.early
+        require(earlier in known and request_id not in state.early, "arrive", "V1-SES-4")
+        return evolve(state, early=state.early | {request_id})
     # effect
     by_priority = ctx.config.scheduling is Scheduling.PRIORITY
     newcomer = Sequence(
@@ -160,6 +164,7 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
         unanswered=state.unanswered - {leaver.id},
         compiling=state.compiling - {leaver.id},
         awaited=state.awaited - {leaver.id},
+        early=state.early - _turns_behind(ctx, leaver.id),
         preempted=state.preempted - {leaver.id},
     )
     load = Load.LOADING if leaver.load is Load.LOADING else Load.NONE
@@ -167,6 +172,12 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
         return give_back(ctx, others, leaver)
     gone = evolve(leaver, drafts=0, placeholders=0, prefilling=False, load=load, sending=is_sent)
     return evolve(others, draining=(*state.draining, gone))
+
+
+def _turns_behind(ctx: Context, request_id: str) -> frozenset[str]:
+    """The later turns of its session; the usual request has none."""
+    turn = ctx.requests[request_id].continued_by
+    return frozenset() if turn is None else _turns_behind(ctx, turn) | {turn}
 
 
 def give_back(ctx: Context, state: State, row: Sequence) -> State:
@@ -589,23 +600,25 @@ def finish(ctx: Context, state: State, request_id: str, beyond: int = 0) -> Move
     if ctx.config.behaviour.trims_at_end and row in state.running:
         row = evolve(row, computed=row.computed - beyond)
     turn = ctx.requests[request_id].continued_by
-    left = _left(ctx, state, row) if turn is None else _kept_for(state, row, turn)
+    left = _left(ctx, state, row) if turn is None else _kept_for(ctx, state, row, turn)
     finished = evolve(left, finished=state.finished | {request_id})
     return finished, (Event("finish", request_id, "V1-LIF-4"),)
 
 
-def _kept_for(state: State, row: Sequence, turn: str) -> State:
+def _kept_for(ctx: Context, state: State, row: Sequence, turn: str) -> State:
     """The next turn of a session has the blocks of the one that ends, and what it computed.
 
     The last token that was sampled is left out: it is not computed. Until its client sends it, the
-    turn stands behind those that were passed over (vLLM 0.28.0).
+    turn stands behind those that were passed over; so does one that was sent early, but up to
+    0.28.0 behind those that wait (vLLM 0.28.0).
     """
     kept = Sequence(turn, prompt_len=row.computed, computed=row.computed, blocks=row.blocks)
-    others = without(state, row.id)
-    preempted = state.preempted - {row.id}
-    return evolve(
-        others,
-        skipped=(*others.skipped, kept),
-        awaited=state.awaited | {turn},
-        preempted=preempted,
-    )
+    others = evolve(without(state, row.id), preempted=state.preempted - {row.id})
+    if turn not in state.early:
+        skipped = (*others.skipped, kept)
+        return evolve(others, skipped=skipped, awaited=state.awaited | {turn})
+    begun = evolve(kept, prompt_len=ctx.requests[turn].prompt_len)
+    others = evolve(others, early=state.early - {turn})
+    if ctx.config.behaviour.holders_first:
+        return evolve(others, skipped=(*others.skipped, begun))
+    return evolve(others, waiting=(*others.waiting, begun))

@@ -138,9 +138,8 @@ class Request:
     every three), with "-" for a token that it proposes nothing for, None: as is configured;
     `grammar`: its output must follow a grammar, which is compiled after its arrival; `reads_cache`:
     false where all of its prompt must be computed, for log-probabilities of the prompt or results
-    of each of its tokens; `continued_by`: the id of the next turn of its session, a request that
-    comes `after` it and for which its keys and values are kept. Only some schedulers serve the last
-    nine.
+    of each of its tokens; `continued_by`: the id of the next turn of its session, a request for
+    which its keys and values are kept. Only some schedulers serve the last nine.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
@@ -293,14 +292,24 @@ def refuse_broken_session(request: Request, requests: Mapping[str, Request]) -> 
     if request.continued_by is None:
         return
     turn = requests.get(request.continued_by)
-    if turn is None or turn.after != request.id:
-        allowed = f"a request with after = {request.id!r}"
+    if turn is None or turn.after not in (None, request.id) or _comes_first(turn, request):
+        allowed = f"a request that comes after {request.id!r}"
         raise WorkloadError("continued_by", request.continued_by, allowed)
     kept = request.kept_len
     begins_alike = turn.prompt.first_tokens(kept) == array("q", request.first_tokens(kept))
     if turn.prompt_len <= kept or not begins_alike:
         allowed = f"the {kept} tokens of {request.id!r} without its last, and more behind them"
         raise WorkloadError("prompt", f"{turn.prompt_len} tokens of {turn.id!r}", allowed)
+
+
+def _comes_first(turn: Request, earlier: Request) -> bool:
+    """True if the turn may arrive before the earlier one."""
+    if turn.after is not None:
+        return False
+    moments = (turn.arrival_time, earlier.arrival_time)
+    if earlier.after is not None or (moments[0] is None) != (moments[1] is None):
+        return True
+    return (turn.arrival_time or turn.arrival) < (earlier.arrival_time or earlier.arrival)
 
 
 @frozen

@@ -103,7 +103,8 @@ class State:
     sent. `finished` and `aborted`
     have left; `unreported` of those left since the last step. `unanswered`: the connector has not
     said yet what it has of them. `compiling`: their grammars are not ready. `awaited`: turns of
-    sessions that their clients have not sent, with what is kept for them. `preempted`: they were
+    sessions that their clients have not sent, with what is kept for them; `early`: those that were
+    sent before the ones before them have ended. `preempted`: they were
     preempted and have not run since. `lost`: whose external keys and values turned out not to be
     there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
     or a request counts as computed, and that are not all computed, each with how many of its first
@@ -121,6 +122,7 @@ class State:
     unanswered: frozenset[str] = frozenset()
     compiling: frozenset[str] = frozenset()
     awaited: frozenset[str] = frozenset()
+    early: frozenset[str] = frozenset()
     preempted: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
@@ -246,11 +248,13 @@ class Context(records.Context[VllmV1Config]):
     """What rules may look up.
 
     `external`: tokens at the beginning of a request that the connector can bring; `if_lost`: those
-    of them that come although the load is lost.
+    of them that come although the load is lost. `earlier_turns`: by later turn of a session, the
+    one before.
     """
 
     external: Mapping[str, int] = field(factory=dict)
     if_lost: Mapping[str, int] = field(factory=dict)
+    earlier_turns: Mapping[str, str] = field(factory=dict)
 
 
 def context_of(
@@ -266,5 +270,7 @@ def context_of(
     by_id = {request.id: request for request in requests}
     said = {row.id: row.external for row in by_id.values() if row.external}
     lost = {row.id: row.external_if_lost for row in by_id.values() if row.external_if_lost}
+    turns = {row.continued_by: row.id for row in by_id.values() if row.continued_by is not None}
     keys = BlockKeys(by_id, config.block_size)
-    return Context(config, by_id, keys, {**said, **(external or {})}, {**lost, **(if_lost or {})})
+    brought, left = {**said, **(external or {})}, {**lost, **(if_lost or {})}
+    return Context(config, by_id, keys, brought, left, turns)

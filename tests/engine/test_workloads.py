@@ -184,7 +184,10 @@ def test_the_length_of_a_turn_counts_what_is_kept_of_the_one_before(file: Path) 
 @pytest.mark.parametrize(
     ("turn", "message"),
     [
-        ({"id": "c", "after": "a"}, "continued_by: found 'b'; allowed: a request with after = 'a'"),
+        (
+            {"id": "c", "after": "a"},
+            "continued_by: found 'b'; allowed: a request that comes after 'a'",
+        ),
         (
             {"id": "b", "after": "a", "prompt_len": 6},
             "prompt: found \"6 tokens of 'b'\"; allowed: the 6 tokens of 'a' without its last, and"

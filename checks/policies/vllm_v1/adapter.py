@@ -19,6 +19,7 @@ from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Flight, GivenBack, Load, Lookups, State, Statistics, Step
 from spec.vllm_v1.records import Sequence as Row
+from spec.vllm_v1.rules.counting import turns_behind
 
 _NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
 _QUEUES = ("waiting", "skipped", "running", "draining")
@@ -43,6 +44,7 @@ class VllmV1Decoder(StepDecoder[State]):
             "unanswered": self.last.unanswered.union(asked) - answered,
             "compiling": self.last.compiling.union(grammars) - {*action.abort, *action.compiled},
             "awaited": self.last.awaited - {*action.abort, *action.arrive},
+            "early": self._still_early(self._early(action), action.abort),
             "preempted": self.last.preempted.difference(action.abort),
         }
 
@@ -50,13 +52,13 @@ class VllmV1Decoder(StepDecoder[State]):
         """The same after the step."""
         lost = before.lost | set(present_of(action.lost, before))
         left = {*action.abort_running, *record["finished"]}
+        turns = {*self._next_turns(record["finished"])}
         return {
             "lost": lost,
             "unanswered": before.unanswered.difference(action.abort_running),
             "compiling": before.compiling.difference(action.abort_running),
-            "awaited": before.awaited.union(self._next_turns(record["finished"])).difference(
-                action.abort_running
-            ),
+            "awaited": (before.awaited | turns - before.early).difference(action.abort_running),
+            "early": self._still_early(before.early - turns, action.abort_running),
             "preempted": _preempted(record, before) - left,
         }
 
@@ -75,6 +77,17 @@ class VllmV1Decoder(StepDecoder[State]):
             flights=tuple(map(_flight, record.get("flights", ()))),
             **past,
         )
+
+    def _early(self, action: Action) -> frozenset[str]:
+        """The turns that have been sent before the ones before them have ended."""
+        late = self.last.awaited.__contains__
+        return self.last.early.union(
+            id_ for id_ in action.arrive if id_ in self.ctx.earlier_turns and not late(id_)
+        )
+
+    def _still_early(self, early: frozenset[str], gone: Iterable[str]) -> frozenset[str]:
+        """Of early turns those whose sessions have not left."""
+        return early - turns_behind(self.ctx, gone)
 
     def _next_turns(self, finished: Iterable[str]) -> Iterator[str]:
         turns = (self.ctx.requests[id_].continued_by for id_ in finished)
@@ -96,6 +109,7 @@ class VllmV1Decoder(StepDecoder[State]):
             unanswered=before.unanswered,
             compiling=before.compiling,
             awaited=before.awaited,
+            early=before.early,
             preempted=_preempted(record, before),
         )
         outputs = {id_: tuple(tokens) for id_, tokens in record["outputs"].items()}

@@ -51,7 +51,8 @@ CODEC = VllmV1Codec(
     ),
     state_fields={
         **dict.fromkeys(
-            ("flights", "preempted", "compiling", "awaited"), override(omit_if_default=True)
+            ("flights", "preempted", "compiling", "awaited", "early"),
+            override(omit_if_default=True),
         ),
         "unfilled": override(omit=True),
     },

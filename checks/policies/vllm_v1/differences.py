@@ -187,10 +187,12 @@ def _freed_at_the_first(divergence: Divergence) -> bool:
 
 
 def _later_turns(divergence: Divergence) -> dict[str, int]:
-    """The turns of sessions that were awaited so far, with the number of tokens kept for each."""
-    steps = divergence.expected[: divergence.index]
-    awaited = (row for step in steps for row in step.after.skipped if row.id in step.after.awaited)
-    return {row.id: row.computed for row in awaited}
+    """The turns that followed others of their sessions so far, with the tokens kept for each."""
+    kept = {}
+    for step in divergence.expected[: divergence.index]:
+        known = {row.id for row in step.planned.present}
+        kept |= {row.id: row.computed for row in step.after.queued if row.id not in known}
+    return kept
 
 
 @in_step

@@ -267,16 +267,20 @@ def _next_turn(
     is_shorter = choices.chance(0.05)
     max_tokens = choices.between(1, request.max_tokens) if is_shorter else request.max_tokens
     wait = choices.one_of((0, 0, 0, 1, 3, 10, 30))
+    # Some are sent by a clock of their own, also before the turn before has ended.
+    is_timed = choices.chance(0.4) and request.after is None
+    when: dict[str, Any] = {"arrival_time": float(wait), "after": request.id}
+    if is_timed:
+        when = {"arrival": request.arrival + choices.between(0, 8)}
     ends = choices.between(1, max_tokens) if choices.chance(swarm.early_ends) else None
     leaves = request.arrival + choices.between(5, 40) if choices.chance(swarm.aborts / 4) else None
     return Request(
         id=id_,
         prompt=Prompt.of_tokens([*kept, *(choices.between(0, 2) for _ in range(new))]),
         max_tokens=max_tokens,
-        arrival_time=float(wait),
         output_len=ends,
         abort_at=leaves,
-        after=request.id,
+        **when,
     )
 
 

@@ -68,7 +68,8 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     config = instance.config
     waits = any(request.grammar or request.continued_by for request in instance.requests)
     if config.connector is Connector.ASYNC or config.sends or config.late_lookups or waits:
-        model = evolve(model, between=transfer_transitions(instance, machine))
+        between = transfer_transitions(instance, machine)
+        model = evolve(model, between=between, later_turns=frozenset(machine.ctx.earlier_turns))
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
@@ -105,7 +106,7 @@ def transfer_transitions(
             yield Transition(f"answered {id_}", machine.answer(state, id_), fair=fair[id_])
         for id_ in sorted(state.compiling):
             yield Transition(f"compiled {id_}", machine.compiled(state, id_), fair=fair[id_])
-        for id_ in sorted(state.awaited):
+        for id_ in _turns_to_come(instance, machine.ctx, state):
             yield Transition(f"arrive {id_}", machine.arrive(state, id_))
         for row in state.draining:
             if row.sending:
@@ -113,6 +114,19 @@ def transfer_transitions(
                 yield Transition(f"sent {row.id}", after, fair=fair[row.id])
 
     return transfers
+
+
+def _turns_to_come(instance: VllmV1Instance, ctx: Context, state: State) -> Iterator[str]:
+    """The turns that may arrive: those awaited, and those whose earlier turn is under way.
+
+    One that comes `after` another comes when that has ended.
+    """
+    under_way = {row.id for row in state.present} - state.awaited | state.early
+    for request in instance.requests:
+        earlier = ctx.earlier_turns.get(request.id)
+        may_be_early = request.after is None and request.id not in under_way
+        if request.id in state.awaited or (may_be_early and earlier in under_way):
+            yield request.id
 
 
 def step_transitions(

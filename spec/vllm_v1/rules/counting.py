@@ -192,14 +192,24 @@ def wrongly_held_back(
 
 def is_later_turn(ctx: Context, request_id: str) -> bool:
     """True if the request goes on with the session of another."""
-    earlier = ctx.requests[request_id].after
-    return earlier is not None and ctx.requests[earlier].continued_by == request_id
+    return request_id in ctx.earlier_turns
 
 
 def next_turns(ctx: Context, step: Step) -> list[str]:
     """The turns of sessions that are awaited, or go on, since the ones before ended in the step."""
     turns = (ctx.requests[id_].continued_by for id_ in step.finished)
     return [turn for turn in turns if turn is not None]
+
+
+def turns_behind(ctx: Context, request_ids: abc.Iterable[str]) -> set[str]:
+    """All later turns of the sessions of these requests."""
+    behind = set[str]()
+    for request_id in request_ids:
+        turn = ctx.requests[request_id].continued_by
+        while turn is not None:
+            behind.add(turn)
+            turn = ctx.requests[turn].continued_by
+    return behind
 
 
 def places_taken(state: State) -> int:

@@ -15,7 +15,13 @@ from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State
-from spec.vllm_v1.rules.counting import blocks_left, is_written, may_be_brought, rank
+from spec.vllm_v1.rules.counting import (
+    blocks_left,
+    is_written,
+    may_be_brought,
+    rank,
+    turns_behind,
+)
 from spec.vllm_v1.rules.registry import between, code
 
 Rows: TypeAlias = tuple[Sequence, ...]
@@ -69,6 +75,13 @@ def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> I
         yield f"grammars {sorted(after.compiling)}, of {sorted(compiled - gone)}"
     if not after.awaited <= before.awaited - gone:
         yield f"awaited {sorted(after.awaited)}, of {sorted(before.awaited - gone)}"
+    under_way = (were | arrived) - after.awaited - gone
+    may_come = {id_ for id_, earlier in ctx.earlier_turns.items() if earlier in under_way}
+    early = before.early - turns_behind(ctx, gone)
+    new = after.early - early
+    is_due = new <= may_come | turns_behind(ctx, may_come) and not new & (were | before.finished)
+    if not early <= after.early or not is_due:
+        yield f"sent early {sorted(after.early)}, before {sorted(before.early)}"
     if after.preempted != before.preempted - gone:
         yield f"preempted {sorted(after.preempted)}, before {sorted(before.preempted)}"
 

@@ -121,15 +121,22 @@ def _passed_over(ctx: Context, step: Step) -> frozenset[str]:
 @witness(lambda _, step: step.finished and len(step.after.running) > 1)
 def computing_changes_no_order(ctx: Context, step: Step) -> Iterator[str]:
     """After a step each queue has the order in which it was when all was decided, without those
-    that have left; turns of sessions that begin then stand behind those that were passed over.
+    that have left; turns of sessions that begin then stand behind those that were passed over, or,
+    sent early, up to 0.28.0 behind those that wait.
     """
     gone = {*step.finished} | step.leavers
     for queue in ("waiting", "skipped", "running"):
         due = [row.id for row in getattr(step.planned, queue) if row.id not in gone]
-        due += next_turns(ctx, step) if queue == "skipped" else []
+        due += [turn for turn in next_turns(ctx, step) if _queue_of(ctx, step, turn) == queue]
         now = [row.id for row in getattr(step.after, queue)]
         if now != due:
             yield f"{queue} {now}, expected {due}"
+
+
+def _queue_of(ctx: Context, step: Step, turn: str) -> str:
+    """The queue that a turn joins when the one before ends."""
+    waits = turn in step.before.early and not ctx.config.behaviour.holders_first
+    return "waiting" if waits else "skipped"
 
 
 @of_step("V1-ORD-5", code("skipped_waiting"))

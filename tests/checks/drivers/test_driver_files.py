@@ -11,7 +11,7 @@ import pytest
 from checks.harness.driver.process import DRIVER_FILES
 from checks.releases.recipes import RECIPES, TEMPLATES
 
-SHARED = {"lockstep_driver", "vllm_driver", "nano_vllm"}
+SHARED = {"lockstep_driver", "vllm_driver", "vllm_sessions", "nano_vllm"}
 RELEASES = {"torch", "vllm", "sendnn_inference"}
 FILES = sorted(DRIVER_FILES.glob("*.py"))
 

@@ -107,11 +107,13 @@ fault(
     on="sessions, preempted",
     rules="V1-KV-2, V1-KV-7, V1-SES-1",
 )(
-    lambda right, state, row, turn: right(state, evolve(row, blocks=()), turn),
+    lambda right, ctx, state, row, turn: right(ctx, state, evolve(row, blocks=()), turn),
     "the next turn lacks the blocks of the one before",
 )
 fault(transitions, "_kept_for", of="finish", on="sessions, preempted", rules="V1-KV-11, V1-SES-1")(
-    lambda right, state, row, turn: right(state, evolve(row, computed=row.computed - 1), turn),
+    lambda right, ctx, state, row, turn: right(
+        ctx, state, evolve(row, computed=row.computed - 1), turn
+    ),
     "the next turn lacks a token",
 )
 fault(transitions, "_kept_for", of="finish", on="sessions, preempted", rules=_NO_TURN)(
@@ -122,6 +124,18 @@ fault(
 )(
     lambda right, ctx, plan: changed(state=changed(awaited=frozenset()))(right(ctx, plan)),
     "a step takes a turn for sent",
+)
+fault(transitions, "_kept_for", of="finish", on="sessions, preempted", rules="V1-SES-4")(
+    kept("early"), "a turn that was sent early is still expected"
+)
+fault(transitions, "_kept_for", of="finish", on="sessions, preempted", rules="V1-ORD-4")(
+    configured(release=Release.V0_33_0), "a turn that was sent early overtakes those that wait"
+)
+fault(transitions, "arrive", on="sessions, preempted", rules="V1-LIF-3")(
+    result(early=lambda early: early | {"2"}), "a turn is taken for sent before the one before it"
+)
+fault(transitions, "abort", on="sessions, preempted", rules="V1-SES-4")(
+    kept("early"), "an early turn stays although its session has left"
 )
 fault(step, "schedule_waiting", on="sessions", rules="V1-SES-3")(
     configured(max_num_seqs=3), "sessions between two turns keep no places"
