@@ -188,7 +188,7 @@ def _freed_at_the_first(divergence: Divergence) -> bool:
 
 def _later_turns(divergence: Divergence) -> dict[str, int]:
     """The turns that followed others of their sessions so far, with the tokens kept for each."""
-    kept = {}
+    kept: dict[str, int] = {}
     for step in divergence.expected[: divergence.index]:
         known = {row.id for row in step.planned.present}
         kept |= {row.id: row.computed for row in step.after.queued if row.id not in known}
