@@ -128,7 +128,9 @@ def _instance(
 def _request(id_: str, row: Any) -> Request:
     keys = dict(zip(("prompt", "max_tokens"), row, strict=True)) if isinstance(row, list) else row
     output = tuple(keys["output"]) if "output" in keys else None
-    return Request(**{**keys, "id": id_, "prompt": _prompt(id_, keys["prompt"]), "output": output})
+    own = {name: value for name, value in keys.items() if name != "encoder_spans"}
+    prompt = _prompt(id_, keys["prompt"]).with_spans(keys.get("encoder_spans", ()))
+    return Request(**{**own, "id": id_, "prompt": prompt, "output": output})
 
 
 def _prompt(id_: str, tokens: Any) -> Prompt:

@@ -50,7 +50,9 @@ CODEC = VllmV1Codec(
         *("admitted", "preempted", "reported", "failed_loads"),
     ),
     state_fields={
-        **dict.fromkeys(("flights", "preempted", "compiling"), override(omit_if_default=True)),
+        **dict.fromkeys(
+            ("flights", "preempted", "compiling", "encoder"), override(omit_if_default=True)
+        ),
         "unfilled": override(omit=True),
     },
     done={"drafts": {}, "accepted": {}, "proposed": {}},

@@ -21,6 +21,7 @@ from checks.harness.generating import (
 )
 from checks.harness.grammars import with_grammars
 from checks.harness.speculation import foresight
+from checks.policies.vllm_v1.encoding import with_encoder_spans
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
 from spec.core.requests import Oversized, Prompt, Request
@@ -89,6 +90,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
+    config, requests = with_encoder_spans(choices, config, requests, pinned)
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 

@@ -1,0 +1,63 @@
+"""Counts for the rules about images and audio in prompts, by definition."""
+
+from collections.abc import Iterable
+
+from spec.core.requests import Content, Span
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Context, Sequence, Step
+from spec.vllm_v1.rules.counting import token_limit
+
+
+def spans_of(ctx: Context, request_id: str) -> tuple[Span, ...]:
+    """The spans of a request's prompt."""
+    return ctx.requests[request_id].encoder_spans
+
+
+def total(contents: Iterable[Content]) -> int:
+    """The tokens of these contents."""
+    return sum(content.tokens for content in contents)
+
+
+def encoder_budget(config: VllmV1Config) -> int:
+    """The tokens that a step may encode: by default as many as it may compute."""
+    own = config.max_num_encoder_input_tokens
+    return token_limit(config) if own is None else own
+
+
+def encoder_capacity(config: VllmV1Config) -> int:
+    """The tokens that the encoder cache holds: by default as many as a step may compute."""
+    return token_limit(config) if config.encoder_cache_size is None else config.encoder_cache_size
+
+
+def encoded(ctx: Context, step: Step) -> list[Content]:
+    """The contents that the step encodes, in the order of the decisions."""
+    return [spans_of(ctx, id_)[index].content for id_, spans in step.encoded for index in spans]
+
+
+def stops_at_span(ctx: Context, row: Sequence, position: int) -> bool:
+    """True if a token of a span is next at this position: the request's tokens may be cut there.
+
+    Whether they had to be is V1-ENC-8's.
+    """
+    return any(span.offset <= position < span.end for span in spans_of(ctx, row.id))
+
+
+def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, end: int) -> bool:
+    """True if the request's tokens must stop at this position and not at `end`.
+
+    The span there is not encoded and exceeds what the step leaves of the encoder's budget, or of
+    the room beside what requests refer to; or it must not be split and would be.
+    """
+    span = next(
+        (span for span in spans_of(ctx, row.id) if span.offset <= position < span.end), None
+    )
+    if span is None:
+        return False
+    if ctx.config.disable_chunked_mm_input and end < span.end:
+        return True
+    cache, tokens = step.planned.encoder, span.content.tokens
+    if span.content in cache.contents:
+        return False
+    held = total(content for content, _ in cache.held)
+    exceeds = total(encoded(ctx, step)) + tokens > encoder_budget(ctx.config)
+    return exceeds or held + tokens > encoder_capacity(ctx.config)
