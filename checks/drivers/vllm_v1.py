@@ -42,7 +42,6 @@ UNDESCRIBED = {
     "num_speculative_tokens": [0],
     "steps_in_flight": [0],
     "pooling": [False],
-    "disable_chunked_mm_input": [False],
 }  # they differ in other releases
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {

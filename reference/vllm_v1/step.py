@@ -258,7 +258,7 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     plan, encodings = transitions.look_for_encodings(ctx, plan, row, computed, new)
     new = encodings.tokens
     if new == 0:
-        return evolve(plan, refusal="V1-ENC-8")
+        return _not_encoded(ctx, plan, row)
     demand = evolve(demand, new=new)
     if not _fits(ctx, plan, row, demand):
         state = encoder_cache.given_back(ctx, plan.state, row.id)
@@ -277,6 +277,16 @@ def _not_to_be_cut(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     if ctx.config.behaviour.steps_over_uncut:
         return transitions.pass_over(ctx, plan, row)
     return evolve(plan, refusal="V1-CHK-2")
+
+
+def _not_encoded(ctx: Context, plan: Plan, row: Sequence) -> Plan:
+    """A request whose first token needs an encoding that cannot be had ends the walk.
+
+    From 0.33.0 on it is passed over.
+    """
+    if ctx.config.behaviour.passes_over_unencoded:
+        return transitions.pass_over(ctx, plan, row)
+    return evolve(plan, refusal="V1-ENC-8")
 
 
 def _found(ctx: Context, state: State, row: Sequence) -> Demand:

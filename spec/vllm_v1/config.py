@@ -109,9 +109,6 @@ class VllmV1Config(PolicyConfig):
         "sends",
         "oversized",
         "pooling",
-        "max_num_encoder_input_tokens",
-        "encoder_cache_size",
-        "disable_chunked_mm_input",
     )
 
     policy: str = "vllm-v1"

@@ -55,6 +55,8 @@ class Behaviour:
       of its spans that a step has come to; else until it has passed the first of them.
     - `keeps_whole`: where spans are not to be split, a step also stops in front of one that is
       cached, and of one at which it begins.
+    - `passes_over_unencoded`: a waiting request none of whose tokens can be computed before an
+      encoding is there keeps its place, and those behind it are looked at; else admissions end.
     """
 
     steps_over_uncut: bool
@@ -73,6 +75,7 @@ class Behaviour:
     loads_unread: bool
     keeps_repeated: bool
     keeps_whole: bool
+    passes_over_unencoded: bool
 
 
 _V0_11_2 = Behaviour(
@@ -92,6 +95,7 @@ _V0_11_2 = Behaviour(
     loads_unread=True,
     keeps_repeated=False,
     keeps_whole=False,
+    passes_over_unencoded=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -109,6 +113,7 @@ _V0_33_0 = evolve(
     loads_unread=False,
     keeps_repeated=True,
     keeps_whole=True,
+    passes_over_unencoded=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

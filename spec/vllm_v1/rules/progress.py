@@ -28,7 +28,7 @@ from spec.vllm_v1.rules.registry import (
     text,
     witness,
 )
-from spec.vllm_v1.rules.spans import waits_for_encoding
+from spec.vllm_v1.rules.spans import lacks_encoding
 
 
 @always("V1-PRG-1", text("The Fundamental Insight"))
@@ -75,10 +75,12 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     for row in _queue(ctx, step):
         if _is_stepped_over(ctx, step, row, _cached(ctx, step.planned, row)):
             continue
+        if lacks_encoding(ctx, step, row):
+            if not ctx.config.behaviour.passes_over_unencoded:
+                return
+            continue
         may_be_skipped = _is_stepped_over(ctx, step, row, cached_throughout(ctx, step, row))
         is_too_long = may_be_skipped or _is_too_long(ctx, step, row)
-        if _lacks_encoding(ctx, step, row):
-            return
         if not is_too_long and _lacking(ctx, step, row) <= 0:
             free = len(step.planned.pool.free)
             yield f"{row.id} waits, {free} blocks free, {step.budget_left} tokens left"
@@ -106,18 +108,6 @@ def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
     padding = _padding(ctx, computed, behind)
     may_be_cut = ctx.config.chunked_prefill and not padding
     return not may_be_cut and behind + padding > step.budget_left
-
-
-def _lacks_encoding(ctx: Context, step: Step, row: Sequence) -> bool:
-    """True if the encoder has no room for the first token of the request, or none in this step.
-
-    It may have been looked at before or after what it finds was cached.
-    """
-    for cached in (_cached(ctx, step.planned, row), cached_throughout(ctx, step, row)):
-        end = cached + share(ctx, step, row.tokens - cached, step.budget_left)
-        if waits_for_encoding(ctx, step, row, cached, end):
-            return True
-    return False
 
 
 def _padding(ctx: Context, computed: int, behind: int) -> int:

@@ -1,11 +1,17 @@
 """Counts for the rules about images and audio in prompts, by definition."""
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from spec.core.requests import Content, Span
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, Step
-from spec.vllm_v1.rules.counting import token_limit
+from spec.vllm_v1.rules.counting import (
+    blocks_to_find,
+    cached_throughout,
+    share,
+    token_limit,
+)
 
 
 def spans_of(ctx: Context, request_id: str) -> tuple[Span, ...]:
@@ -61,3 +67,26 @@ def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, e
     held = total(content for content, _ in cache.held)
     exceeds = total(encoded(ctx, step)) + tokens > encoder_budget(ctx.config)
     return exceeds or held + tokens > encoder_capacity(ctx.config)
+
+
+def lacks_encoding(ctx: Context, step: Step, row: Sequence) -> bool:
+    """True if a waiting request cannot compute its first token without an encoding.
+
+    What it finds in the cache may have been cached before or after it was looked at.
+    """
+    if not spans_of(ctx, row.id):
+        return False
+    first, size = cached_throughout(ctx, step, row), ctx.config.block_size
+    for start in range(first, max(first, _cached(ctx, step, row)) + 1, size):
+        end = start + share(ctx, step, row.tokens - start, step.budget_left)
+        if waits_for_encoding(ctx, step, row, start, end):
+            return True
+    return False
+
+
+def _cached(ctx: Context, step: Step, row: Sequence) -> int:
+    """Tokens of a waiting request that it would find in the cache when all is decided."""
+    if not ctx.config.prefix_caching:
+        return 0
+    keys = ctx.keys.of(row.id, blocks_to_find(ctx, row))
+    return len([*takewhile(step.planned.pool.cached.__contains__, keys)]) * ctx.config.block_size
