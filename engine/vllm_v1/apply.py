@@ -11,6 +11,7 @@ import numpy as np
 from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
 from engine.core.tensors import NO_TOKENS, Tensor
+from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
@@ -63,6 +64,8 @@ def decide_all(state: SchedulerState, plan: Plan) -> None:
     for row in reversed(plan.passed):
         state.skipped.remove(row)
         state.queue.put_front(row)
+    if plan.encoder is not None:
+        state.encoder = plan.encoder
     if state.planned is not None:
         state.planned()
 
@@ -192,7 +195,9 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
         valid = missing.valid_tokens(turn)
         if valid is not None:
             compute_again(state, turn, valid, outcome)
-        elif samples and sampled.add(turn, samples):
+        elif not samples:
+            state.encoder.pass_by(turn.row, turn.row.computed)
+        elif sampled.add(turn, samples):
             leaving.append(turn.row)
     sampled.write()
     sampled.register()
@@ -289,6 +294,8 @@ class Sampled:
         row = turn.row
         accepted = self._accepted(turn)
         row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
+        awaited = row.placeholders and int(rolled_back(row.placeholders, turn.drafts, accepted))
+        self._state.encoder.pass_by(row, row.computed - awaited)
         tokens, is_over = self._gained(turn, accepted, samples)
         due, first = len(tokens), turn.tokens - row.request.prompt_len
         self._stored += tokens
@@ -299,6 +306,8 @@ class Sampled:
         if is_over and self._state.config.behaviour.trims_at_end:
             row.computed -= accepted + 1 - due
         self._filled.append((row, turn.tokens + due - 1))
+        if is_over:
+            self._state.encoder.give_back(row)
         return is_over
 
     def add_late(self, row: RequestState, turn: Turn, samples: list[int]) -> bool:
@@ -514,6 +523,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     generated = state.running.tokens(victim) - victim.request.prompt_len
     outputs = state.slots.outputs[victim.slot, :generated].copy()
     state.running.remove(victim)
+    state.encoder.give_back(victim)
     _give_back(state, victim)
     state.queue.put_front(victim.again(outputs))
     state.noted.preempted.add(victim.id)
@@ -527,6 +537,7 @@ def remove(state: SchedulerState, request: RequestState) -> None:
     Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
     """
     state.noted.has_left(request.id)
+    state.encoder.give_back(request)
     if request.slot >= 0:
         state.running.remove(request)
     else:
@@ -624,7 +635,7 @@ def _end_transfer(state: SchedulerState, row: RequestState) -> None:
 
 
 def restart(state: SchedulerState) -> None:
-    """Drop the cache: all requests with blocks wait at the head, running requests first.
+    """Drop both caches: all requests with blocks wait at the head, running requests first.
 
     Steps in flight are lost, with what they sampled.
     """
@@ -641,4 +652,5 @@ def restart(state: SchedulerState) -> None:
     for row in state.draining:
         state.blocks.release(row.blocks)
     state.draining.clear()
+    state.encoder = EncoderCache.of(state.config)
     state.blocks.forget_contents()
