@@ -37,6 +37,8 @@ from spec.vllm_v1.records import Load
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
     """Apply the decisions of the plan, then the results of the model."""
     others = plan.own_moves or plan.passed or results.leavers
+    if plan.encoder is not None:
+        state.encoder = plan.encoder
     if plan.verification is not None and not others:
         state.noted.unreported.clear()
         return _verify_all(state, plan.verification, tokens, results)
@@ -64,8 +66,6 @@ def decide_all(state: SchedulerState, plan: Plan) -> None:
     for row in reversed(plan.passed):
         state.skipped.remove(row)
         state.queue.put_front(row)
-    if plan.encoder is not None:
-        state.encoder = plan.encoder
     if state.planned is not None:
         state.planned()
 

@@ -31,6 +31,8 @@ def launch_and_land(
     `tokens`: those that `due` samples.
     """
     takes_off, outcome = _takes_off(state), Outcome()
+    if plan.encoder is not None:
+        state.encoder = plan.encoder
     apply.decide_all(state, plan)
     if takes_off:
         _launch(state, plan)

@@ -9,13 +9,14 @@ from functools import partial
 from spec.core.judging import ids
 from spec.core.requests import Content, Span
 from spec.vllm_v1.config import Scheduling, VllmV1Config
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.records import Context, EncoderCache, Sequence, State, Step
 from spec.vllm_v1.rules.counting import positions_due, received, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
 from spec.vllm_v1.rules.spans import (
     encoded,
     encoder_budget,
     encoder_capacity,
+    given_up,
     spans_of,
     stops_at_span,
     total,
@@ -31,12 +32,12 @@ def tokens_read_encodings(ctx: Context, step: Step) -> Iterator[str]:
     """A token of an image or audio is computed only in a step in which its encoding is in the
     cache, and its request refers to it.
     """
-    cache = step.planned.encoder
+    encoder = step.planned.encoder
     for row in step.planned.running:
         end = row.computed + step.scheduled.get(row.id, 0)
         for span in spans_of(ctx, row.id):
             is_read = range(max(row.computed, span.offset), min(end, span.end))
-            if is_read and row.id not in cache.holders(span.content):
+            if is_read and row.id not in encoder.holders(span.content):
                 yield f"{row.id} reads {span.content}, which is not there, or not for it"
 
 
@@ -99,7 +100,9 @@ def only_running_requests_refer(ctx: Context, state: State) -> Iterator[str]:
     """Only running requests refer to encodings, each to contents of its prompt that it has taken
     for a span: one that waits or has left refers to nothing.
     """
-    running = ids(state.running)
+    encoder, running = state.encoder, ids(state.running)
+    if (encoder.held, encoder.taken) != (tuple(sorted(encoder.held)), tuple(sorted(encoder.taken))):
+        yield f"held {encoder.held}, taken {encoder.taken}, in another order than their names'"
     for id_, taken in state.encoder.taken:
         if id_ not in running or not {*taken} <= {*range(len(spans_of(ctx, id_)))}:
             yield f"{id_} has taken {list(taken)}"
@@ -118,12 +121,16 @@ def the_oldest_go(ctx: Context, step: Step) -> Iterator[str]:
     the longest time goes first.
     """
     # A victim, or a waiting request that is refused, may have taken some and given them back.
-    if not step.evicted:
-        return
     before, planned = step.before.encoder, step.planned.encoder
     waiting = {span.content for row in step.planned.queued for span in spans_of(ctx, row.id)}
-    if kept := {*step.evicted} & {*planned.contents}:
-        yield f"{_names(kept)} have gone, and are cached"
+    if ({*before.contents} | {*step.evicted}) - {*planned.contents} != {*step.evicted}:
+        yield f"{_names(step.evicted)} have gone; {_names(planned.contents)} are cached"
+    kept = [content for content in planned.evictable if content not in waiting]
+    stays = [content for content in before.evictable if content in kept]
+    if kept[: len(stays)] != stays:
+        yield f"{_names(planned.evictable)} may go, before {_names(before.evictable)}"
+    if not step.evicted:
+        return
     wanted = total(encoded(ctx, step)) + total(waiting - {*before.contents})
     if total(before.contents) + wanted <= encoder_capacity(ctx.config):
         yield f"{_names(step.evicted)} have gone, {wanted} tokens are wanted"
@@ -196,38 +203,71 @@ def _reads_whole(ctx: Context, step: Step, row: Sequence) -> bool:
     return any(row.computed <= span.offset and span.end <= end for span in spans_of(ctx, row.id))
 
 
-@of_step("V1-ENC-10", code("_free_encoder_inputs"))
+@of_step("V1-ENC-10", _SCHEDULED)
+@witness(lambda _, step: step.planned.encoder.taken != step.before.encoder.taken)
+def references_begin_with_a_token(ctx: Context, step: Step) -> Iterator[str]:
+    """A request refers to an encoding from the step on that computes a token of it; up to 0.28.0
+    not for a second span of what this very step encodes for it.
+    """
+    # What a victim refers to is taken back, all else stays.
+    before, planned, made = step.before.encoder, step.planned.encoder, dict(step.encoded)
+    due = {id_: {*taken} for id_, taken in before.taken if id_ not in step.preempted}
+    for row in step.planned.running:
+        spans, own = spans_of(ctx, row.id), made.get(row.id, ())
+        end, new = row.computed + step.scheduled.get(row.id, 0), {spans[n].content for n in own}
+        for number, span in enumerate(spans):
+            is_read = row.computed < span.end and span.offset < end and row.computed < end
+            is_second = span.content in new and number not in own
+            if is_read and (ctx.config.behaviour.keeps_repeated or not is_second):
+                due.setdefault(row.id, set()).add(number)
+    if {id_: {*taken} for id_, taken in planned.taken} != due:
+        yield f"taken {dict(planned.taken)}, expected {due}"
+    for content, holders in planned.held:
+        were = {*before.holders(content)}.difference(step.preempted)
+        newly = {id_ for id_ in due if content in _taken_since(ctx, before, planned, id_)}
+        if {*holders} != were | newly:
+            yield f"{content} is held by {list(holders)}, expected {sorted(were | newly)}"
+    if gone := {content for content, ids_ in before.held if {*ids_} - {*step.preempted}} - {
+        content for content, _ in planned.held
+    }:
+        yield f"{_names(gone)} are not held any more"
+
+
+def _taken_since(
+    ctx: Context, before: EncoderCache, planned: EncoderCache, request_id: str
+) -> set[Content]:
+    """The contents that the request has taken in the step."""
+    new = {*planned.taken_by(request_id)} - {*before.taken_by(request_id)}
+    return {spans_of(ctx, request_id)[number].content for number in new}
+
+
+@of_step("V1-ENC-11", code("_free_encoder_inputs"))
 @witness(lambda _, step: {*step.after.encoder.evictable} - {*step.planned.encoder.evictable})
 def references_end_with_the_last_token(ctx: Context, step: Step) -> Iterator[str]:
-    """A request refers to an encoding from the step that computes the first token of it until the
-    results of one that computes the last have come, and what none refers to any more may go after
-    all that may go already.
+    """A request refers to an encoding until the results have come of a step that leaves none of its
+    tokens to compute, or to compute again for a rejected draft; or until it leaves. What none
+    refers to any more may go, after all that may go already.
     """
-    # What a victim had taken is taken back: those that stay have what they had, and what is new.
-    before, planned, after = (each.encoder for each in (step.before, step.planned, step.after))
-    for row in step.planned.running:
-        had, end = before.taken_by(row.id), row.computed + step.scheduled.get(row.id, 0)
-        for index in {*planned.taken_by(row.id)} ^ {*had}:
-            span = spans_of(ctx, row.id)[index]
-            if index in had or not (row.computed < span.end and span.offset < end):
-                yield f"{row.id} has taken span {index}, had {list(had)}"
-    stays = {row.id: row for row in step.after.running}
-    landed = received(ctx, step).scheduled
-    for id_, taken in planned.taken:
-        due = taken
-        if id_ in stays and id_ in landed:
-            read = stays[id_].computed - _awaited(step, stays[id_])
-            due = tuple(index for index in taken if spans_of(ctx, id_)[index].end > read)
-        if after.taken_by(id_) != (due if id_ in stays else ()):
-            yield f"{id_} has taken {list(after.taken_by(id_))}, expected {list(due)}"
-    if after.evictable[: len(planned.evictable)] != planned.evictable:
-        yield f"{_names(after.evictable)} may go, after {_names(planned.evictable)}"
+    leavers = [event.id for event in step.happened("leave")] or sorted(step.leavers)
+    turns = [(id_, number) for id_ in leavers for number in step.planned.encoder.taken_by(id_)]
+    for id_ in received(ctx, step).scheduled:
+        certain, is_over = _certain(ctx, step, id_), id_ in step.finished
+        for number in step.planned.encoder.taken_by(id_) if id_ not in leavers else ():
+            if is_over or spans_of(ctx, id_)[number].end <= certain:
+                turns.append((id_, number))
+    due = given_up(ctx, step.planned.encoder, turns)
+    if step.after.encoder != due:
+        yield f"encodings {step.after.encoder}, expected {due}"
 
 
-def _awaited(step: Step, row: Sequence) -> int:
-    """Tokens that steps in flight sample for the request, those whose results came now included."""
-    arrived = () if step.results_of is None else step.outputs.get(row.id, ())
-    return row.placeholders + len(arrived)
+def _certain(ctx: Context, step: Step, request_id: str) -> int:
+    """Tokens of a request that stay computed, whatever becomes of drafts in flight.
+
+    Those that steps in flight sample do not count, nor those that have come just now.
+    """
+    row = by_id(step.after.running).get(request_id)
+    came = step.outputs.get(request_id, ()) if ctx.config.steps_in_flight else ()
+    return 0 if row is None else row.computed - row.placeholders - len(came)
 
 
 def _names(contents: Iterable[Content]) -> str:

@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from spec.core.requests import Content, Span
 from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import Context, Sequence, Step
+from spec.vllm_v1.records import Context, EncoderCache, Sequence, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
     cached_throughout,
@@ -61,10 +61,10 @@ def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, e
         return False
     if ctx.config.disable_chunked_mm_input and end < span.end:
         return True
-    cache, tokens = step.planned.encoder, span.content.tokens
-    if span.content in cache.contents:
+    encoder, tokens = step.planned.encoder, span.content.tokens
+    if span.content in encoder.contents:
         return False
-    held = total(content for content, _ in cache.held)
+    held = total(content for content, _ in encoder.held)
     exceeds = total(encoded(ctx, step)) + tokens > encoder_budget(ctx.config)
     return exceeds or held + tokens > encoder_capacity(ctx.config)
 
@@ -90,3 +90,27 @@ def _cached(ctx: Context, step: Step, row: Sequence) -> int:
         return 0
     keys = ctx.keys.of(row.id, blocks_to_find(ctx, row))
     return len([*takewhile(step.planned.pool.cached.__contains__, keys)]) * ctx.config.block_size
+
+
+def given_up(ctx: Context, encoder: EncoderCache, turns: Iterable[tuple[str, int]]) -> EncoderCache:
+    """The encoder cache once requests need their spans of these numbers no more, one by one.
+
+    Up to 0.28.0 a request then does not refer to the content, from 0.33.0 on it does if it has
+    taken it for another span. What none refers to may go, behind all that may.
+    """
+    taken = {id_: [*numbers] for id_, numbers in encoder.taken}
+    held = {content: [*holders] for content, holders in encoder.held}
+    evictable = [*encoder.evictable]
+    for id_, number in turns:
+        taken[id_].remove(number)
+        spans = spans_of(ctx, id_)
+        content = spans[number].content
+        is_needed = content in [spans[other].content for other in taken[id_]]
+        if id_ in held.get(content, ()) and not (is_needed and ctx.config.behaviour.keeps_repeated):
+            held[content].remove(id_)
+            evictable += [] if held[content] else [content]
+    return EncoderCache(
+        tuple((content, tuple(holders)) for content, holders in held.items() if holders),
+        tuple(evictable),
+        tuple((id_, tuple(numbers)) for id_, numbers in taken.items() if numbers),
+    )
