@@ -12,7 +12,6 @@ from spec.vllm_v1.records import Context, EncoderCache, Sequence, State
 from spec.vllm_v1.releases import Release
 from tests.checks.faults.patches import (
     Wrong,
-    backwards,
     configured,
     kept,
     plus,
@@ -23,7 +22,7 @@ from tests.checks.faults.vllm_v1.table import fault
 
 # --- what tokens ask for --------------------------------------------------------------------------
 
-fault(encoder_cache, "want", of="encode", on="encoder", rules="V1-ENC-1, V1-ENC-10")(
+fault(encoder_cache, "want", of="encode", on="encoder", rules="V1-ENC-1, V1-ENC-5, V1-ENC-10")(
     result(new=()), "computed without being encoded"
 )
 fault(encoder_cache, "want", of="encode", on="encoder, budget", rules="guard V1-ENC-3")(
@@ -52,15 +51,15 @@ fault(encoder_cache, "_with_room", of="encode", on="encoder", rules="guard V1-EN
 fault(VllmV1Config, "encoder_capacity", of="encode", on="encoder", rules="V1-ENC-4")(
     lambda right, config: right(config) + 1, "the capacity is one more"
 )
-fault(VllmV1Config, "encoder_capacity", of="encode", on="encoder", rules="V1-ENC-7, V1-ENC-8")(
+fault(VllmV1Config, "encoder_capacity", of="encode", on="encoder, evicted", rules="V1-ENC-8")(
     lambda right, config: right(config) - 1, "the capacity is one less"
 )
 fault(VllmV1Config, "encoder_budget", of="encode", on="encoder, budget", rules="V1-ENC-8")(
-    lambda right, config: right(config) - 1, "the encoder's budget is one less"
+    lambda right, config: right(config) - 2, "the encoder's budget is two less"
 )
 
 
-@fault(encoder_cache, "_with_room", of="encode", on="encoder", rules="V1-ENC-7")
+@fault(encoder_cache, "_with_room", of="encode", on="encoder, evicted", rules="V1-ENC-7")
 def newest_goes(_right: Wrong, ctx: Context, wanted: Wanted, contents: Any) -> Wanted | None:
     """The content that may go for the shortest time goes first."""
     turned = evolve(wanted, cache=evolve(wanted.cache, evictable=wanted.cache.evictable[::-1]))
@@ -68,7 +67,7 @@ def newest_goes(_right: Wrong, ctx: Context, wanted: Wanted, contents: Any) -> W
     return done and evolve(done, cache=evolve(done.cache, evictable=done.cache.evictable[::-1]))
 
 
-@fault(encoder_cache, "_with_room", of="encode", on="encoder", rules="V1-ENC-7")
+@fault(encoder_cache, "_with_room", of="encode", on="encoder, evicted", rules="V1-ENC-7")
 def all_go(right: Wrong, ctx: Context, wanted: Wanted, contents: Any) -> Wanted | None:
     """All that may go goes, also where there is room."""
     done: Wanted | None = right(ctx, wanted, contents)
@@ -84,7 +83,7 @@ fault(encoder_cache, "_is_split", of="encode", on="encoder, whole, 0.33.0", rule
 fault(encoder_cache, "want", of="encode", on="encoder, whole, 0.33.0", rules="V1-ENC-9")(
     configured(release=Release.V0_28_0), "an image at which a step begins is split"
 )
-fault(encoder_cache, "_cut", of="encode", on="encoder", rules="V1-ENC-8")(
+fault(encoder_cache, "_cut", of="encode", on="encoder", rules="V1-PRG-3")(
     lambda right, wanted, span, start: evolve(right(wanted, span, start), tokens=0),
     "not a token of what stands before an image",
 )
@@ -92,7 +91,7 @@ fault(encoder_cache, "_cut", of="encode", on="encoder", rules="V1-ENC-8")(
 # --- what stays -----------------------------------------------------------------------------------
 
 
-@fault(encoder_cache, "taken", of="encode", on="encoder", rules="V1-ENC-1, V1-ENC-10")
+@fault(encoder_cache, "taken", of="encode", on="encoder", rules="V1-ENC-1, V1-ENC-5, V1-ENC-10")
 def found_and_not_referred_to(
     right: Wrong, encodings: EncoderCache, request_id: str, index: int, content: Content
 ) -> EncoderCache:
@@ -103,8 +102,11 @@ def found_and_not_referred_to(
     return done
 
 
-fault(encoder_cache, "given_back", of="abort", on="encoder", rules="V1-LIF-3, V1-ENC-6")(
+fault(encoder_cache, "given_back", of="leave", on="encoder", rules="V1-ENC-6, V1-ENC-11")(
     kept("encoder"), "one that leaves still refers to encodings"
+)
+fault(transitions, "abort", on="encoder, repeated, 0.33.0", rules="V1-ENC-6, V1-LIF-3")(
+    kept("encoder"), "one that leaves between two steps still refers to encodings"
 )
 fault(encoder_cache, "passed", of="encode", on="encoder", rules="V1-ENC-11")(
     kept("encoder"), "what is computed is kept until its request leaves"
@@ -113,13 +115,23 @@ fault(encoder_cache, "passed", of="encode", on="in flight, encoder", rules="V1-E
     lambda right, ctx, state, request_id: _without_placeholders(right, ctx, state, request_id),
     "what drafts in flight may have computed is passed",
 )
-fault(encoder_cache, "encoded", of="encode", on="encoder, repeated, 0.33.0", rules="V1-ENC-10")(
+fault(
+    encoder_cache,
+    "encoded",
+    of="encode",
+    on="encoder, repeated, 0.33.0",
+    rules="V1-ENC-5, V1-ENC-10",
+)(
     lambda right, ctx, wanted, row: right(ctx, evolve(wanted, repeated=()), row),
     "the second span of an image does not refer to it",
 )
-fault(encoder_cache, "_given_back", of="encode", on="encoder, repeated, 0.33.0", rules="V1-ENC-5")(
-    configured(release=Release.V0_28_0), "let go when its first span is computed"
-)
+fault(
+    encoder_cache,
+    "_given_back",
+    of="encode",
+    on="encoder, repeated, 0.33.0",
+    rules="V1-ENC-5, V1-ENC-11",
+)(configured(release=Release.V0_28_0), "let go when its first span is computed")
 
 
 def _without_placeholders(right: Wrong, ctx: Context, state: State, request_id: str) -> State:
@@ -131,7 +143,7 @@ def _without_placeholders(right: Wrong, ctx: Context, state: State, request_id: 
 # --- who waits ------------------------------------------------------------------------------------
 
 
-@fault(step, "_consider", of="admit", on="encoder", rules="V1-ENC-6")
+@fault(step, "_consider", of="admit", on="encoder, evicted", rules="V1-ENC-6, V1-ENC-10")
 def refused_and_keeps_encodings(right: Wrong, ctx: Context, plan: Any, row: Sequence) -> Any:
     """A waiting request that is refused for blocks keeps what it has taken (vLLM #31857)."""
     done = right(ctx, plan, row)
@@ -147,7 +159,7 @@ fault(step, "_not_encoded", of="pass_over", on="encoder, 0.33.0", rules="V1-PRG-
 fault(step, "_not_encoded", of="admit", on="encoder", rules="V1-ORD-2")(
     configured(release=Release.V0_33_0), "one that lacks an encoding is overtaken"
 )
-fault(transitions, "preempt", on="encoder, priority", rules="V1-ENC-6, V1-ENC-10")(
+fault(transitions, "preempt", on="encoder, priority, 0.33.0", rules="V1-ENC-6, V1-ENC-10")(
     lambda right, ctx, plan, victim: _with_references(right, ctx, plan, victim),
     "a victim still refers to its encodings",
 )
@@ -159,5 +171,5 @@ def _with_references(right: Wrong, ctx: Context, plan: Any, victim: Sequence) ->
 
 
 fault(step, "scheduler_step", of="encode", on="encoder", rules="V1-ENC-7")(
-    result(evicted=backwards), "evicted and not reported"
+    result(evicted=()), "evicted and not reported"
 )
