@@ -137,7 +137,10 @@ REFUTED = {
         "newest, shared prefix",
     ),
     "NANO-SLT-1": ("decoded first",),
-    "V1-BUD-4": ("priority",),
+    "V1-BUD-4": ("priority", "encoder, priority"),
+    "V1-ENC-2": ("encoder, priority", "encoder, priority, 0.33.0"),
+    "V1-ENC-5": ("encoder, repeated",),
+    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped"),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
@@ -150,6 +153,7 @@ REFUTED = {
         "oversized",
         "oversized, answer",
         "pooling",
+        "encoder, whole and capped, 0.33.0",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -161,6 +165,7 @@ REFUTED = {
         "oversized, answer",
         "in flight, preempted in vain",
         "pooling",
+        "encoder, whole and capped, 0.33.0",
     ),
     **refuted_vllm_v0.REFUTED,
 }

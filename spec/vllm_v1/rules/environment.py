@@ -34,9 +34,9 @@ Table: TypeAlias = tuple[int, ...]
 @between("V1-LIF-3", code("request lifecycle"), witness=lambda _, step: step.before.aborted)
 def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests arrive, at their place in the queue and with nothing done for
-    them; go away in any phase, with their blocks, or keep them while they load or are sent; end
-    their load or send; are answered by the connector, or their grammar is ready; and nothing else
-    changes.
+    them; go away in any phase, with their blocks, or keep them while they load or are sent, and
+    refer to no encoding any more; end their load or send; are answered by the connector, or their
+    grammar is ready; and nothing else changes.
     """
     # Several at once may have come in any order.
     gone = {*(after.aborted - before.aborted)}
