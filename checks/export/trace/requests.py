@@ -48,7 +48,7 @@ def _prompt(request: Request) -> Json:
         return {"prompt_len": request.prompt_len}
     if all(part and isinstance(part[0], str) for part in parts):
         return {"prompt_parts": listed(parts)}
-    return {"prompt": list(request.prompt.tokens())}
+    return {"prompt": list(request.prompt.with_spans(()).tokens())}
 
 
 def requests_from_json(entries: Iterable[Json]) -> dict[str, Request]:

@@ -245,7 +245,7 @@ def _taken_since(
 @witness(lambda _, step: {*step.after.encoder.evictable} - {*step.planned.encoder.evictable})
 def references_end_with_the_last_token(ctx: Context, step: Step) -> Iterator[str]:
     """A request refers to an encoding until the results have come of a step that leaves none of its
-    tokens to compute, or to compute again for a rejected draft; or until it leaves. What none
+    tokens to compute, or to compute again for a rejected draft, or until it leaves; and what none
     refers to any more may go, after all that may go already.
     """
     leavers = [event.id for event in step.happened("leave")] or sorted(step.leavers)
