@@ -256,9 +256,9 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     if not ctx.config.chunked_prefill and new < uncut:
         return _not_to_be_cut(ctx, plan, row)
     plan, encodings = transitions.look_for_encodings(ctx, plan, row, computed, new)
-    new = encodings.tokens
-    if new == 0:
+    if encodings.tokens == 0 < new:
         return _not_encoded(ctx, plan, row)
+    new = encodings.tokens
     demand = evolve(demand, new=new)
     if not _fits(ctx, plan, row, demand):
         state = encoder_cache.given_back(ctx, plan.state, row.id)

@@ -9,7 +9,7 @@ from functools import partial
 from spec.core.judging import ids
 from spec.core.requests import Content, Span
 from spec.vllm_v1.config import Scheduling, VllmV1Config
-from spec.vllm_v1.records import Context, EncoderCache, Sequence, State, Step
+from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import positions_due, received, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
 from spec.vllm_v1.rules.spans import (
@@ -210,35 +210,38 @@ def references_begin_with_a_token(ctx: Context, step: Step) -> Iterator[str]:
     not for a second span of what this very step encodes for it.
     """
     # What a victim refers to is taken back, all else stays.
-    before, planned, made = step.before.encoder, step.planned.encoder, dict(step.encoded)
+    before, planned = step.before.encoder, step.planned.encoder
+    asked = {row.id: _asked_for(ctx, step, row) for row in step.planned.running}
     due = {id_: {*taken} for id_, taken in before.taken if id_ not in step.preempted}
-    for row in step.planned.running:
-        spans, own = spans_of(ctx, row.id), made.get(row.id, ())
-        end, new = row.computed + step.scheduled.get(row.id, 0), {spans[n].content for n in own}
-        for number, span in enumerate(spans):
-            is_read = row.computed < span.end and span.offset < end and row.computed < end
-            is_second = span.content in new and number not in own
-            if is_read and (ctx.config.behaviour.keeps_repeated or not is_second):
-                due.setdefault(row.id, set()).add(number)
+    for id_, numbers in asked.items():
+        if numbers:
+            due[id_] = due.get(id_, set()) | numbers
     if {id_: {*taken} for id_, taken in planned.taken} != due:
         yield f"taken {dict(planned.taken)}, expected {due}"
-    for content, holders in planned.held:
-        were = {*before.holders(content)}.difference(step.preempted)
-        newly = {id_ for id_ in due if content in _taken_since(ctx, before, planned, id_)}
-        if {*holders} != were | newly:
-            yield f"{content} is held by {list(holders)}, expected {sorted(were | newly)}"
-    if gone := {content for content, ids_ in before.held if {*ids_} - {*step.preempted}} - {
-        content for content, _ in planned.held
-    }:
-        yield f"{_names(gone)} are not held any more"
+    needed: dict[Content, set[str]] = {}
+    for content, holders in before.held:
+        needed[content] = {*holders}.difference(step.preempted)
+    for id_, numbers in asked.items():
+        for number in numbers:
+            needed.setdefault(spans_of(ctx, id_)[number].content, set()).add(id_)
+    held = {content: {*holders} for content, holders in planned.held}
+    if held != {content: holders for content, holders in needed.items() if holders}:
+        yield f"held {dict(planned.held)}, expected {needed}"
 
 
-def _taken_since(
-    ctx: Context, before: EncoderCache, planned: EncoderCache, request_id: str
-) -> set[Content]:
-    """The contents that the request has taken in the step."""
-    new = {*planned.taken_by(request_id)} - {*before.taken_by(request_id)}
-    return {spans_of(ctx, request_id)[number].content for number in new}
+def _asked_for(ctx: Context, step: Step, row: Sequence) -> set[int]:
+    """The spans of which the step computes a token of the request, and that it refers to for it."""
+    spans, own = spans_of(ctx, row.id), dict(step.encoded).get(row.id, ())
+    positions = range(row.computed, row.computed + step.scheduled.get(row.id, 0))
+    read = {
+        number
+        for number, span in enumerate(spans)
+        if positions and positions.start < span.end and span.offset < positions.stop
+    }
+    if ctx.config.behaviour.keeps_repeated:
+        return read
+    new = {spans[number].content for number in own}
+    return {number for number in read if number in own or spans[number].content not in new}
 
 
 @of_step("V1-ENC-11", code("_free_encoder_inputs"))

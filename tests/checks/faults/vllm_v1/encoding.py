@@ -91,7 +91,13 @@ fault(encoder_cache, "_cut", of="encode", on="encoder", rules="V1-PRG-3")(
 # --- what stays -----------------------------------------------------------------------------------
 
 
-@fault(encoder_cache, "taken", of="encode", on="encoder", rules="V1-ENC-1, V1-ENC-5, V1-ENC-10")
+@fault(
+    encoder_cache,
+    "taken",
+    of="look_for_encodings",
+    on="encoder",
+    rules="V1-ENC-1, V1-ENC-5, V1-ENC-10",
+)
 def found_and_not_referred_to(
     right: Wrong, encodings: EncoderCache, request_id: str, index: int, content: Content
 ) -> EncoderCache:
