@@ -127,7 +127,8 @@ def _requests(instance: AnyInstance) -> tuple[tuple[str, ...], list[tuple[object
 
 def _prompt(request: Request) -> str:
     """The named streams of a prompt, or its tokens."""
-    return ", ".join(_part(*part) for part in request.prompt.parts)
+    spans = (f"`{span.content}` from token {span.offset} on" for span in request.encoder_spans)
+    return ", ".join([*(_part(*part) for part in request.prompt.parts), *spans])
 
 
 def _part(*part: Any) -> str:

@@ -68,6 +68,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "limit of a hit": 262,
                 "allocate_slots": 347,
             },
+            f"{_V1}/core/encoder_cache_manager.py": {"EncoderCacheManager": 19},
             f"{_V1}/core/sched/scheduler.py": {
                 "ends of the running loop": 525,
                 "waiting loop": 751,
@@ -77,6 +78,8 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "prefix cache statistics": 1076,
                 "streaming sessions": 2164,
                 "structured output": 2146,
+                **{"_try_schedule_encoder_inputs": 1531, "_free_encoder_inputs": 2201},
+                "disable_chunked_mm_input": 1625,
                 "choice of the victim": 643,
                 "deferred frees": 2430,
             },

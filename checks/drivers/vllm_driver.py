@@ -141,6 +141,7 @@ class SchedulerDriver(Driver):
             self.pooling,
             arrival_time=float(self.arrivals),
             priority=line.get("priority", 0),
+            mm_features=self.features(request_id),
             block_hasher=get_request_block_hasher(self.block_size, sha256),
             **end,
         )
@@ -148,6 +149,10 @@ class SchedulerDriver(Driver):
             request.structured_output_request = StructuredOutputRequest(params=None)
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         return request
+
+    def features(self, _request_id: str) -> list[Any]:
+        """The images or audio in the prompt of a request."""
+        return []
 
     def abort(self, request_id: str) -> None:
         """Abort a request, as `EngineCore.abort_requests` does."""

@@ -10,6 +10,7 @@ flight it is that of `EngineCore.step_with_batch_queue`.
 
 # mypy: disable-error-code="import-not-found"
 
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,7 +25,9 @@ from vllm_sessions import Sessions, is_awaited
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.pooling_params import PoolingParams
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import PrefixCacheStats
@@ -52,7 +55,8 @@ HELLO = {
     },
     "abilities": [
         *("abort", "abort_gone", "abort_running", "ends"),
-        *("fewer_drafts", "grammars", "lookups", "order", "reads_cache", "sessions"),
+        *("fewer_drafts", "grammars", "lookups", "order", "reads_cache"),
+        *("encoder_spans", "sessions"),
     ],
     "left_out": [],
 }
@@ -97,6 +101,7 @@ def configure(base: Any, config: Json) -> None:
     base.scheduler_config.async_scheduling = config["steps_in_flight"] > 0
     base.parallel_config.pipeline_parallel_size = max(config["steps_in_flight"], 1)
     base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
+    base.scheduler_config.disable_chunked_mm_input = config.get("disable_chunked_mm_input", False)
     base.model_config.runner_type = "pooling" if config.get("pooling", False) else "generate"
 
 
@@ -199,6 +204,10 @@ class VllmV1(SchedulerDriver):
         self.scheduler.use_v2_model_runner = self.steps_in_flight > 1
         self.flights: deque[tuple[Any, Json]] = deque()
         self.frees: list[tuple[int, str, list[int]]] = []
+        # As the constructor sets them for a model with images or audio.
+        self.scheduler.max_num_encoder_input_tokens = config["max_num_encoder_input_tokens"]
+        self.encoder_cache = EncoderCacheManager(config["encoder_cache_size"])
+        self.scheduler.encoder_cache_manager = self.encoder_cache
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
@@ -277,6 +286,18 @@ class VllmV1(SchedulerDriver):
         if not self.requests[request_id].get("reads_cache", True):
             request.skip_reading_prefix_cache = True
         return request
+
+    def features(self, request_id: str) -> list[Any]:
+        """The images or audio in the prompt of a request."""
+        return [
+            MultiModalFeatureSpec(
+                data=None,
+                modality="image",
+                identifier=json.dumps([name, tokens]),
+                mm_position=PlaceholderRange(offset=offset, length=tokens),
+            )
+            for offset, tokens, name in self.requests[request_id].get("encoder_spans", ())
+        ]
 
     def run(self) -> Json:
         """One step of the engine core; turns that end in it are named by what they were in it."""
@@ -546,6 +567,8 @@ class VllmV1(SchedulerDriver):
             "external": {} if self.connector is None else dict(self.connector.brought),
             **(self.lookups() if "lookups" in self.hello["abilities"] else {}),
             **({"masked": self.masked(scheduled)} if "grammars" in self.hello["abilities"] else {}),
+            "encoded": dict(scheduled.scheduled_encoder_inputs),
+            "evicted": [json.loads(content) for content in scheduled.free_encoder_mm_hashes],
         }
 
     def masked(self, scheduled: Any) -> list[str]:
@@ -595,10 +618,22 @@ class VllmV1(SchedulerDriver):
             "rows": [self.row(request) for request in present],
             "unreported": sorted(scheduler.finished_req_ids),
             **({"flights": flights} if flights else {}),
+            **self.encoder(),
             **self.pool({request_id: table for request_id, table in tables.items() if table}),
         }
         named: Json = self.sessions.named(state)
         return named
+
+    def encoder(self) -> Json:
+        """The encoder cache, if anything is in it: who refers to what, and what may go next."""
+        cache = self.encoder_cache
+        by_request = getattr(cache, "request_cached_ids", {})
+        if not (cache.cached or by_request):
+            return {}
+        held = [[json.loads(key), sorted(ids)] for key, ids in cache.cached.items() if ids]
+        taken = [[id_, sorted(spans)] for id_, spans in by_request.items() if spans]
+        evictable = [json.loads(content) for content in cache.freeable]
+        return {"encoder": {"held": sorted(held), "evictable": evictable, "taken": sorted(taken)}}
 
     def row(self, request: Any) -> Json:
         """The row of a request.

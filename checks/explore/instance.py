@@ -127,11 +127,12 @@ def _instance(
 
 def _request(id_: str, row: Any) -> Request:
     keys = dict(zip(("prompt", "max_tokens"), row, strict=True)) if isinstance(row, list) else row
-    own = {"id": id_, "prompt": _prompt(id_, keys["prompt"])}
+    own = {name: value for name, value in keys.items() if name != "encoder_spans"}
+    own["prompt"] = _prompt(id_, keys["prompt"]).with_spans(keys.get("encoder_spans", ()))
     own["output"] = tuple(keys["output"]) if "output" in keys else None
     if "after" in keys:
         own["arrival_time"] = 0.0  # as soon as that one has ended, or at any time after
-    return Request(**{**keys, **own})
+    return Request(**{**own, "id": id_})
 
 
 def _prompt(id_: str, tokens: Any) -> Prompt:

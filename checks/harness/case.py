@@ -1,6 +1,6 @@
 """Cases: the configuration, requests and surroundings of one episode."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,17 +157,18 @@ def with_all_drafts(case: Case) -> Case:
     return evolve(case, requests=tuple(requests), surroundings={**case.surroundings, **drafts})
 
 
-USUAL_VALUES: Mapping[str, Mapping[str, Any]] = {
-    "grammars": {"grammar": False},
-    "reads_cache": {"reads_cache": True},
-    "sessions": {"continued_by": None},
+AS_USUAL: Mapping[str, Callable[[Request], Request]] = {
+    "grammars": lambda request: evolve(request, grammar=False),
+    "reads_cache": lambda request: evolve(request, reads_cache=True),
+    "encoder_spans": lambda request: evolve(request, prompt=request.prompt.with_spans(())),
+    "sessions": lambda request: evolve(request, continued_by=None),
 }
-"""By ability of a driver, what it needs not know of requests, with the usual value."""
+"""By ability of a driver, a request that does not need it."""
 
 
 def without(case: Case, ability: str) -> Case:
     """The case in which no request needs the ability of that name."""
-    requests = tuple(evolve(request, **USUAL_VALUES[ability]) for request in case.requests)
+    requests = tuple(map(AS_USUAL[ability], case.requests))
     others = {name: what for name, what in case.surroundings.items() if name != ability}
     return evolve(case, requests=requests, surroundings=others)
 

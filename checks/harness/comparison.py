@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checks.harness.case import USUAL_VALUES, Case, with_all_drafts, without
+from checks.harness.case import AS_USUAL, Case, with_all_drafts, without
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.coverage import event_kinds, event_pairs
 from checks.harness.difference import Divergence, KnownDifference
@@ -82,7 +82,7 @@ def within_abilities(system: System, case: Case) -> Case:
         return case
     if not can(system, "fewer_drafts"):
         case = with_all_drafts(case)
-    for ability in USUAL_VALUES:
+    for ability in AS_USUAL:
         if not can(system, ability):
             case = without(case, ability)
     return case

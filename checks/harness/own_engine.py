@@ -16,13 +16,14 @@ EngineT = TypeVar("EngineT", bound=Engine[Any, Any, Any, Any])
 
 
 def has_token_ids(requests: Iterable[Request]) -> bool:
-    """True if a request says its tokens themselves, in its prompt or its output.
+    """True if a request says its tokens themselves, in its prompt or its output, or has spans.
 
     Else all tokens are of named streams or of the model, and blocks of tokens are equal if and only
     if the same streams and prompts say so.
     """
     return any(
         request.output is not None
+        or bool(request.prompt.spans)
         or any(not isinstance(part[0], str) for part in request.prompt.parts if part)
         for request in requests
     )

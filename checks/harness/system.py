@@ -112,10 +112,10 @@ class Hello:
     `release`: of the scheduler under test. `config`: the supported values of each configuration key
     that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `fewer_drafts`
     (actions say how many drafts are proposed), `grammars` (requests may have one), `reads_cache`
-    (requests may read none), `lookups` (steps report what newcomers asked the caches for and
-    found), `order` (steps report the order of block allocations and preemptions), `refusal` (steps
-    report the rule that kept a request waiting), `sessions` (requests may be turns of one),
-    `tensors` and, for systems in this process,
+    (requests may read none), `encoder_spans` (prompts may have images or audio in them), `lookups`
+    (steps report what newcomers asked the caches for and found), `order` (steps report the order of
+    block allocations and preemptions), `refusal` (steps report the rule that kept a request
+    waiting), `sessions` (requests may be turns of one), `tensors` and, for systems in this process,
     `abort_gone` (aborts of requests that have left) and `events` (steps report their transitions).
     `unreported`: fields that its steps leave out, named as in `checks.harness.unreported`.
     """
@@ -177,7 +177,7 @@ ENGINE, REFERENCE = "engine", "reference"
 ABILITIES_HERE = frozenset(
     {
         *("abort", "abort_gone", "ends", "events"),
-        *("fewer_drafts", "grammars", "reads_cache", "sessions"),
+        *("fewer_drafts", "grammars", "reads_cache", "encoder_spans", "sessions"),
     }
 )
 

@@ -37,7 +37,13 @@ def prompt_tokens(prompt: Prompt, start: int, end: int) -> Tensor:
         before += length
         if before >= end:
             break
-    return pieces[0] if len(pieces) == 1 else np.concatenate([NO_TOKENS, *pieces])
+    tokens = pieces[0] if len(pieces) == 1 else np.concatenate([NO_TOKENS, *pieces])
+    for span in prompt.spans:
+        first, last = max(span.offset, start), min(span.end, end)
+        if first < last:
+            encoded = _stream_tokens(span.stream, first - span.offset, last - span.offset)
+            tokens[first - start : last - start] = encoded
+    return tokens
 
 
 def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:

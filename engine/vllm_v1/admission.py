@@ -77,14 +77,28 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
             return "V1-CHK-2"
         draft.passed.append(row)
         return None
+    encodings = draft.encoder.want(row, computed, new)
+    new = encodings.tokens
+    if not new:
+        return None if config.behaviour.passes_over_unencoded else "V1-ENC-8"
     end = slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len)
     lacking = _lacking(draft, found, int(end), draft.pool.free)
     if lacking is None:
+        draft.encoder.give_back(row)
         return "V1-KV-1"
     draft.pool.acquire(found.hits)
-    fresh = draft.pool.allocate(lacking)
-    external = found.external
-    admission = Admission(row, row.tokens, computed, new, found.held, fresh, found.hits, external)
+    draft.encoder.encode(row, encodings)
+    admission = Admission(
+        row,
+        row.tokens,
+        computed,
+        new,
+        found.held,
+        draft.pool.allocate(lacking),
+        found.hits,
+        found.external,
+        encoded=encodings.new,
+    )
     draft.admit(admission, found.registered)
     return None
 

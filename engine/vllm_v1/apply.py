@@ -11,6 +11,7 @@ import numpy as np
 from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
 from engine.core.tensors import NO_TOKENS, Tensor
+from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
@@ -37,6 +38,8 @@ from spec.vllm_v1.records import Load
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
     """Apply the decisions of the plan, then the results of the model."""
     others = plan.own_moves or plan.passed or results.leavers
+    if plan.encoder is not None:
+        state.encoder = plan.encoder
     if plan.verification is not None and not others:
         state.noted.unreported.clear()
         return _verify_all(state, plan.verification, tokens, results)
@@ -193,7 +196,9 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
         valid = missing.valid_tokens(turn)
         if valid is not None:
             compute_again(state, turn, valid, outcome)
-        elif samples and sampled.add(turn, samples):
+        elif not samples:
+            state.encoder.pass_by(turn.row, turn.row.computed)
+        elif sampled.add(turn, samples):
             leaving.append(turn.row)
     sampled.write()
     sampled.register()
@@ -290,6 +295,8 @@ class Sampled:
         row = turn.row
         accepted = self._accepted(turn)
         row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
+        awaited = row.placeholders and int(rolled_back(row.placeholders, turn.drafts, accepted))
+        self._state.encoder.pass_by(row, row.computed - awaited)
         tokens, is_over = self._gained(turn, accepted, samples)
         due, first = len(tokens), turn.tokens - row.request.prompt_len
         self._stored += tokens
@@ -300,6 +307,8 @@ class Sampled:
         if is_over and self._state.config.behaviour.trims_at_end:
             row.computed -= accepted + 1 - due
         self._filled.append((row, turn.tokens + due - 1))
+        if is_over:
+            self._state.encoder.give_back(row)
         return is_over
 
     def add_late(self, row: RequestState, turn: Turn, samples: list[int]) -> bool:
@@ -518,6 +527,7 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
     generated = state.running.tokens(victim) - victim.request.prompt_len
     outputs = state.slots.outputs[victim.slot, :generated].copy()
     state.running.remove(victim)
+    state.encoder.give_back(victim)
     _give_back(state, victim)
     state.queue.put_front(victim.again(outputs))
     state.noted.preempted.add(victim.id)
@@ -531,6 +541,7 @@ def remove(state: SchedulerState, request: RequestState) -> None:
     Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
     """
     state.noted.has_left(request.request)
+    state.encoder.give_back(request)
     if request.slot >= 0:
         state.running.remove(request)
     else:
@@ -628,7 +639,7 @@ def _end_transfer(state: SchedulerState, row: RequestState) -> None:
 
 
 def restart(state: SchedulerState) -> None:
-    """Drop the cache: all requests with blocks wait at the head, running requests first.
+    """Drop both caches: all requests with blocks wait at the head, running requests first.
 
     Steps in flight are lost, with what they sampled.
     """
@@ -645,4 +656,5 @@ def restart(state: SchedulerState) -> None:
     for row in state.draining:
         state.blocks.release(row.blocks)
     state.draining.clear()
+    state.encoder = EncoderCache.of(state.config)
     state.blocks.forget_contents()

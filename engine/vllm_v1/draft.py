@@ -3,6 +3,7 @@
 from attrs import define, field
 
 from engine.vllm_v1.blocks import PoolDraft
+from engine.vllm_v1.encoder import EncoderDraft
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
@@ -33,6 +34,7 @@ class Draft:
 
     state: SchedulerState
     pool: PoolDraft
+    encoder: EncoderDraft
     budget: int
     threshold: int
     running: int
@@ -50,8 +52,9 @@ class Draft:
     @staticmethod
     def of(state: SchedulerState) -> "Draft":
         """Nothing is decided."""
-        pool = PoolDraft(state.blocks)
-        return Draft(state, pool, state.budget, state.threshold, len(state.running.members))
+        pool, encoder = PoolDraft(state.blocks), EncoderDraft(state.encoder, state.config)
+        running = len(state.running.members)
+        return Draft(state, pool, encoder, state.budget, state.threshold, running)
 
     def plan(self) -> Plan:
         """The plan with these decisions."""
@@ -66,6 +69,8 @@ class Draft:
             self.preempted,
             self.refusal,
             self.verification,
+            self.encoder.changed,
+            self.encoder.gone,
         )
 
     # Decisions, each once its guard holds.
@@ -113,6 +118,7 @@ class Draft:
         """Preempt a row; its turn in this step, if any, is undone."""
         self.moves.append(Preemption(victim))
         self.preempted.append(victim)
+        self.encoder.give_back(victim)
         turn = self.turns.pop(victim, None)
         if turn is not None:
             self.budget += turn.new

@@ -31,6 +31,8 @@ def launch_and_land(
     `tokens`: those that `due` samples.
     """
     takes_off, outcome = _takes_off(state), Outcome()
+    if plan.encoder is not None:
+        state.encoder = plan.encoder
     apply.decide_all(state, plan)
     if takes_off:
         _launch(state, plan)
@@ -77,6 +79,8 @@ def _land(
     running = {*state.running.members}
     for turn in due.turns:
         own, samples = samples[: turn.samples], samples[turn.samples :]
+        if turn.row in running and not turn.samples:
+            state.encoder.pass_by(turn.row, turn.row.computed - turn.row.placeholders)
         row = turn.row if turn.row in running else state.find(turn.row.id)
         if row is None or row.id not in wanted:
             continue

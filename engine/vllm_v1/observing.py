@@ -12,6 +12,7 @@ from engine.core.observing import (
 )
 from engine.core.scheduler import Ends
 from engine.core.sharing import DerivedMap
+from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.plan import Admission, LoadStart, Move, Plan, Preemption, Promotion, Turn
 from engine.vllm_v1.requests import RequestState
@@ -21,6 +22,8 @@ from spec.core.records import Event
 from spec.vllm_v1 import records
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Lookups, Sequence, State, Statistics, Step
+
+_NOTHING_ENCODED = records.EncoderCache()
 
 
 class StepObserver(observing.StepObserver["Observer"]):
@@ -91,6 +94,8 @@ class StepObserver(observing.StepObserver["Observer"]):
             lookups=_lookups([move for move in asking if move not in resumed], self._config),
             resumed_lookups=_lookups(resumed, self._config),
             masked=tuple(name for name in scheduled if name in masked),
+            encoded=tuple((turn.row.id, turn.encoded) for turn in plan.turns if turn.encoded),
+            evicted=tuple(plan.evicted),
             outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_requests(outcome, ends),
             accepted=outcome.accepted,
@@ -152,8 +157,10 @@ def _move(move: Move) -> Iterator[Event]:
         case Admission(row=row):
             yield from _taken(move)
             yield Event("admit", row.id, "V1-ORD-2", move.computed, move.new)
+            yield from _encoded(move)
         case Turn():
             yield from _turn(move)
+            yield from _encoded(move)
         case Preemption(row=row):
             yield Event("preempt", row.id, "V1-PRE-1")
         case Promotion(row=row):
@@ -161,6 +168,11 @@ def _move(move: Move) -> Iterator[Event]:
         case LoadStart(row=row):
             yield from _taken(move)
             yield Event("load", row.id, "V1-EXT-2", move.external, move.computed)
+
+
+def _encoded(turn: Turn) -> Iterator[Event]:
+    if turn.encoded:
+        yield Event("encode", turn.row.id, "V1-ENC-1", (), turn.encoded)
 
 
 def _taken(move: Admission | LoadStart) -> Iterator[Event]:
@@ -261,6 +273,7 @@ class Observer:
             preempted=frozenset(now.noted.preempted),
             lost=with_new_names(last.lost if last else frozenset(), now.lost),
             flights=tuple(map(_flight, now.flights)),
+            encoder=_encoder(now.encoder),
         )
         self._state = last if last is not None and _is_same(last, state) else state
         return self._state
@@ -304,6 +317,17 @@ class Observer:
         )
 
 
+def _encoder(cache: EncoderCache) -> records.EncoderCache:
+    """The encoder cache as the rules see it."""
+    if not (cache.held or cache.evictable or cache.taken):
+        return _NOTHING_ENCODED
+    return records.EncoderCache(
+        tuple(sorted((content, tuple(sorted(ids))) for content, ids in cache.held.items())),
+        tuple(cache.evictable),
+        tuple(sorted((name, tuple(sorted(spans))) for name, spans in cache.taken.items())),
+    )
+
+
 def _flight(flight: Flight) -> records.Flight:
     """A step in flight as the rules see it."""
     turns = flight.plan.turns
@@ -338,4 +362,5 @@ def _is_same(state: State, other: State) -> bool:
         and state.running == other.running
         and state.draining == other.draining
         and state.flights == other.flights
+        and state.encoder == other.encoder
     )

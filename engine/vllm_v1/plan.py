@@ -6,9 +6,11 @@ from typing import TypeAlias
 from attrs import define, field
 
 from engine.core.tensors import Tensor
+from engine.vllm_v1.encoder import EncoderCache, Spans
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running import Batch
 from engine.vllm_v1.verifying import VerifyingRows
+from spec.core.requests import Content
 
 Blocks: TypeAlias = tuple[int, ...]
 
@@ -20,6 +22,7 @@ class Turn:
     `tokens`: all tokens of the row. `computed`: those computed before the step or found in caches.
     `new`: tokens to compute, the last `drafts` of them drafts to verify. `held`: its blocks before
     the step. `fresh`: new blocks. `awaited`: tokens behind `tokens` that steps in flight sample.
+    `encoded`: its spans that the step encodes.
     """
 
     row: RequestState
@@ -29,6 +32,7 @@ class Turn:
     held: Blocks
     fresh: Blocks
     awaited: int = field(default=0, kw_only=True)
+    encoded: Spans = field(default=(), kw_only=True)
     drafts: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -185,6 +189,8 @@ class Plan:
     - `preempted`: rows, in order.
     - `budget`: tokens that are left of it.
     - `refusal`: the rule that ended the walk over the queues, if one did.
+    - `encoder`: the encoder cache after the decisions, if they change it; `evicted`: contents that
+      are not cached any more.
     """
 
     budget: int
@@ -196,6 +202,8 @@ class Plan:
     preempted: Sequence[RequestState] = ()
     refusal: str | None = None
     verification: Verification | None = None
+    encoder: EncoderCache | None = None
+    evicted: Sequence[Content] = ()
     samples: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:

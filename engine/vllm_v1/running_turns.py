@@ -104,6 +104,10 @@ def plan_turns(draft: Draft) -> None:
         if new <= 0:  # no position of the model length is left to compute
             continue
         computed = running.computed(row)
+        wanted = draft.encoder.want(row, computed, new)
+        new = wanted.tokens
+        if not new:
+            continue
         lacking = lacking_blocks(state, len(row.blocks), computed, new)
         _make_room(draft, row, lacking)
         if row in draft.preempted:
@@ -113,8 +117,19 @@ def plan_turns(draft: Draft) -> None:
         if lacking > draft.pool.free:
             return
         fresh = draft.pool.allocate(lacking) if lacking else ()
-        tokens, awaited = running.tokens(row), row.placeholders
-        draft.give_turn(Turn(row, tokens, computed, new, row.blocks, fresh, awaited=awaited))
+        draft.encoder.encode(row, wanted)
+        draft.give_turn(
+            Turn(
+                row,
+                running.tokens(row),
+                computed,
+                new,
+                row.blocks,
+                fresh,
+                awaited=row.placeholders,
+                encoded=wanted.new,
+            )
+        )
 
 
 def _new_tokens(draft: Draft, row: RequestState) -> int:

@@ -45,7 +45,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         newcomer.external, newcomer.if_lost = external, if_lost
         config = self.state.config
         newcomer.unanswered = config.late_lookups and newcomer.is_brought(config.behaviour)
-        self.state.arrivals += 1
+        self.state.noted.arrivals += 1
         if request.grammar:
             self.state.noted.compiling.add(newcomer.id)
         if request.grammar and not config.behaviour.holders_first:
@@ -115,7 +115,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         refuse_unservable(request, self.state.config)
         newcomer = RequestState.of(request)
         if self.state.by_priority:
-            newcomer.arrival = self.state.arrivals
+            newcomer.arrival = self.state.noted.arrivals
         return newcomer
 
     def _plan(self) -> Plan:

@@ -8,6 +8,7 @@ from engine.core import state
 from engine.core.requests import WaitingQueue
 from engine.core.state import LeftNames
 from engine.vllm_v1.blocks import BlockManager
+from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.running import Running
@@ -24,8 +25,11 @@ class Noted:
     - `compiling`: their grammars are not ready.
     - `awaited`: turns of sessions that their clients have not sent.
     - `expected`: turns that follow one that is under way; `early`: those that were sent already.
+
+    `arrivals`: how many have arrived so far.
     """
 
+    arrivals: int = 0
     unreported: set[str] = field(factory=set)
     preempted: set[str] = field(factory=set)
     compiling: set[str] = field(factory=set)
@@ -51,10 +55,10 @@ class SchedulerState(state.SchedulerState[RequestState]):
     - `queue`: requests that wait. `skipped`: those that stand before them because they load, or
       were looked at when their load had ended. `running`: the running queue.
     - `draining`: have left; their blocks are still being written to by a load, or sent.
-    - `arrivals`: requests that have arrived so far.
     - `noted`: what reports and statistics need to know of requests.
     - `flights`: the steps in flight, the oldest first.
     - `lost`: requests whose load failed; their external tokens are not offered again.
+    - `encoder`: the encodings of images and audio.
     - `planned`: called when a step's decisions have been applied and nothing is computed yet.
     """
 
@@ -64,15 +68,16 @@ class SchedulerState(state.SchedulerState[RequestState]):
     running: Running
     skipped: list[RequestState] = field(factory=list)
     draining: list[RequestState] = field(factory=list)
-    arrivals: int = 0
     noted: Noted = field(factory=Noted)
     flights: list[Flight] = field(factory=list)
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
+    encoder: EncoderCache = field(init=False)
     budget: int = field(init=False)  # of the configuration; every step reads it
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.config.token_budget
+        self.encoder = EncoderCache.of(self.config)
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":

@@ -30,6 +30,7 @@ KEYS = (
     "arrival",
     "arrival_s",
     *PROMPT_KEYS,
+    "encoder_spans",
     "max_tokens",
     "output_len",
     "output",
@@ -161,6 +162,15 @@ def _abort_step(entry: Mapping[str, Any], arrival: int) -> int | None:
 
 
 def _prompt(entry: Mapping[str, Any], request_id: str) -> Prompt:
+    """The prompt with the contents that stand in it."""
+    spans = entry.get("encoder_spans", [])
+    if not isinstance(spans, list):
+        raise WorkloadError("encoder_spans", brief(spans), "a list of [offset, tokens, name]")
+    fields = (_span(f"encoder_spans[{index}]", span) for index, span in enumerate(spans))
+    return _text(entry, request_id).with_spans(fields)
+
+
+def _text(entry: Mapping[str, Any], request_id: str) -> Prompt:
     given = [key for key in PROMPT_KEYS if key in entry]
     if len(given) != 1:
         found: object = given or NOTHING
@@ -188,6 +198,17 @@ def _prompt_of_parts(value: object, request_id: str) -> Prompt:
     if prompt.length > MOST_TOKENS:
         raise WorkloadError("prompt_parts", prompt.length, f"at most {MOST_TOKENS} tokens in all")
     return prompt
+
+
+def _span(field: str, span: object) -> tuple[int, int, str]:
+    if not isinstance(span, list) or len(span) != 3:
+        raise WorkloadError(field, brief(span), "[offset, tokens, name]")
+    offset, tokens, name = span
+    return (
+        whole(field, offset, 0, MOST_TOKENS, "tokens"),
+        whole(field, tokens, 1, MOST_TOKENS, "tokens"),
+        text(field, name),
+    )
 
 
 def _part(field: str, part: object) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from attrs import define, evolve, field, frozen
 
 from reference.core.run import Run
-from reference.vllm_v1 import kv_cache, transitions, unfilled
+from reference.vllm_v1 import encoder_cache, kv_cache, transitions, unfilled
 from reference.vllm_v1.kv_cache import Demand, computed_with, is_brought, prefix_hits
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.arithmetic import cdiv
@@ -75,6 +75,8 @@ def scheduler_step(
         lookups=plan.lookups,
         resumed_lookups=plan.resumed_lookups,
         masked=masked(ctx, plan),
+        encoded=tuple(plan.encoded.items()),
+        evicted=tuple(gone for gone in plan.evicted if gone not in plan.state.encoder.contents),
         outputs=results.outputs,
         accepted=results.accepted,
         proposed=results.proposed,
@@ -88,7 +90,12 @@ def scheduler_step(
 def schedule(ctx: Context, state: State) -> Plan:
     """The decisions: running requests first, then the queues."""
     threshold = ctx.config.threshold_among(len(state.present))
-    plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget, threshold)
+    plan = Plan(
+        evolve(state, unreported=frozenset()),
+        ctx.config.token_budget,
+        threshold,
+        encoder_budget=ctx.config.encoder_budget,
+    )
     return _waiting_unless_preempted(ctx, schedule_running(ctx, plan))
 
 
@@ -129,6 +136,10 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
         new = int(running_tokens(*behind, threshold, plan.budget, config.most_positions))
         if new <= 0:
             continue
+        plan, encodings = transitions.look_for_encodings(ctx, plan, row, row.computed, new)
+        new = encodings.tokens
+        if new == 0:
+            continue
         plan = _make_room(ctx, plan, row, new)
         if row.id in plan.preempted:
             if config.behaviour.own_preemption_ends_turns:
@@ -137,6 +148,7 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
             break
         else:
             plan = transitions.catch_up(ctx, plan, row, new)
+            plan = transitions.encode(ctx, plan, row, encodings)
     return plan
 
 
@@ -248,10 +260,16 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
     if not ctx.config.chunked_prefill and new < uncut:
         return _not_to_be_cut(ctx, plan, row)
+    plan, encodings = transitions.look_for_encodings(ctx, plan, row, computed, new)
+    if encodings.tokens == 0 < new:
+        return _not_encoded(ctx, plan, row)
+    new = encodings.tokens
     demand = evolve(demand, new=new)
     if not _fits(ctx, plan, row, demand):
-        return evolve(plan, refusal="V1-KV-1")
-    return transitions.admit(ctx, plan, row, demand, max(computed + new - row.tokens, 0))
+        state = encoder_cache.given_back(ctx, plan.state, row.id)
+        return evolve(plan, state=state, refusal="V1-KV-1")
+    plan = transitions.admit(ctx, plan, row, demand, max(computed + new - row.tokens, 0))
+    return transitions.encode(ctx, plan, row, encodings)
 
 
 def _fits(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> bool:
@@ -264,6 +282,16 @@ def _not_to_be_cut(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     if ctx.config.behaviour.steps_over_uncut:
         return transitions.pass_over(ctx, plan, row)
     return evolve(plan, refusal="V1-CHK-2")
+
+
+def _not_encoded(ctx: Context, plan: Plan, row: Sequence) -> Plan:
+    """A request whose first token needs an encoding that cannot be had ends the walk.
+
+    From 0.33.0 on it is passed over.
+    """
+    if ctx.config.behaviour.passes_over_unencoded:
+        return transitions.pass_over(ctx, plan, row)
+    return evolve(plan, refusal="V1-ENC-8")
 
 
 def _found(ctx: Context, state: State, row: Sequence) -> Demand:
@@ -362,9 +390,12 @@ def _in_flight(ctx: Context, before: State, plan: Plan, environment: Environment
         results.flight = flights[0]
         results.state = transitions.land(ctx, results.state)
         _lose_in_flight(results, flights[0], environment)
-        for request_id in results.flight.samples:
-            if request_id not in results.ids_of("undo"):
-                _receive(results, request_id, environment)
+        for request_id in results.flight.scheduled:
+            if request_id in results.flight.samples:
+                if request_id not in results.ids_of("undo"):
+                    _receive(results, request_id, environment)
+            elif any(row.id == request_id for row in results.state.running):
+                results.state = encoder_cache.passed(ctx, results.state, request_id)
     return results
 
 
@@ -412,6 +443,7 @@ def _receive(results: _Results, request_id: str, environment: Environment) -> No
         results.accepted[row.id] = accepted
         if row in results.state.running:
             results.take(transitions.rollback, row.id, drafts, accepted)
+    results.state = encoder_cache.passed(results.ctx, results.state, row.id)
     is_over = _gain(results, row, accepted, environment)
     if any(running.id == row.id for running in results.state.running):
         results.state = transitions.cache_sampled(results.ctx, results.state, row.id)
@@ -462,8 +494,10 @@ def _update(results: _Results, plan: Plan, request_id: str, environment: Environ
     held = row.blocks[: int(cdiv(read, results.ctx.config.block_size))]
     if not results.missing.isdisjoint(held):
         _compute_again(results, row, held, read)
-    elif row.computed >= row.tokens:  # a chunk that is not the last yields nothing
+    elif row.computed >= row.tokens:
         _sample(results, plan, row, environment)
+    else:  # a chunk that is not the last yields nothing
+        results.state = encoder_cache.passed(results.ctx, results.state, row.id)
 
 
 def _compute_again(results: _Results, row: Sequence, held: tuple[int, ...], read: int) -> None:
@@ -485,6 +519,7 @@ def _sample(results: _Results, plan: Plan, row: Sequence, environment: Environme
         accepted = 0 if is_padded else environment.accepted(row, drafts)
         results.take(transitions.rollback, row.id, drafts, accepted)
         results.accepted[row.id] = accepted
+    results.state = encoder_cache.passed(ctx, results.state, row.id)
     is_over = _gain(results, row, accepted, environment)
     if ctx.config.num_speculative_tokens and ctx.config.behaviour.caches_accepted:
         results.state = transitions.cache_sampled(ctx, results.state, row.id)

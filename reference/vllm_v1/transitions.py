@@ -15,9 +15,11 @@ from attrs import evolve, field, frozen
 from reference.core import run
 from reference.core.frozen_map import FrozenMap
 from reference.core.guards import require, require_among, require_new
-from reference.vllm_v1 import kv_cache
+from reference.vllm_v1 import encoder_cache, kv_cache
+from reference.vllm_v1.encoder_cache import Wanted
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
+from spec.core.requests import Content
 from spec.vllm_v1.config import Connector, Scheduling, rolled_back, valid_after_loss
 from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Lookups, Sequence, State
 
@@ -34,7 +36,9 @@ class Plan:
     `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
     that had loaded. `lookups`: what those that began for the first time asked for and found;
     `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
-    request. `refusal`: the rule that ended the walk over the queues.
+    request. `encoder_budget`: what is left of the tokens to encode. `encoded`: the spans to encode,
+    by request. `evicted`: contents that made room for them. `refusal`: the rule that ended the walk
+    over the queues.
     """
 
     state: State
@@ -49,6 +53,9 @@ class Plan:
     loaded: tuple[str, ...] = ()
     lookups: Lookups = field(factory=Lookups)
     resumed_lookups: Lookups = field(factory=Lookups)
+    encoder_budget: int = 0
+    encoded: dict[str, tuple[int, ...]] = field(factory=dict)
+    evicted: tuple[Content, ...] = ()
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
@@ -159,7 +166,7 @@ def _left(ctx: Context, state: State, leaver: Sequence) -> State:
     """
     is_sent = ctx.config.sends and leaver.computed > 0
     others = evolve(
-        without(state, leaver.id),
+        encoder_cache.given_back(ctx, without(state, leaver.id), leaver.id),
         unreported=state.unreported | {leaver.id},
         unanswered=state.unanswered - {leaver.id},
         compiling=state.compiling - {leaver.id},
@@ -260,6 +267,40 @@ def replaced(queue: Queue, sequence: Sequence) -> Queue:
 # --- decisions about running requests -------------------------------------------------------
 
 
+def look_for_encodings(
+    ctx: Context, plan: Plan, sequence: Sequence, start: int, new_tokens: int
+) -> tuple[Plan, Wanted]:
+    """What tokens of a request from `start` on ask of the encoder; what is cached it takes at once.
+
+    What must go to make room goes at once, too (vLLM 0.28.0).
+    """
+    budget, cache = plan.encoder_budget, plan.state.encoder
+    wanted = encoder_cache.want(ctx, cache, sequence, start, new_tokens, budget)
+    if wanted.cache == cache:
+        return plan, wanted
+    state = evolve(plan.state, encoder=wanted.cache)
+    return evolve(plan, state=state, evicted=(*plan.evicted, *wanted.evicted)), wanted
+
+
+def encode(ctx: Context, plan: Plan, sequence: Sequence, wanted: Wanted) -> Plan:
+    """The step encodes the spans of a request that its tokens read and that are not cached."""
+    # guard
+    spans = ctx.requests[sequence.id].encoder_spans
+    tokens = sum(spans[index].content.tokens for index in wanted.new)
+    require(sequence.id in plan.scheduled, "encode", "V1-ENC-1")
+    require(tokens <= plan.encoder_budget, "encode", "V1-ENC-3")
+    # effect
+    if not wanted.new:
+        return plan
+    now = evolve(wanted, cache=plan.state.encoder)
+    return evolve(
+        plan,
+        state=evolve(plan.state, encoder=encoder_cache.encoded(ctx, now, sequence)),
+        encoder_budget=plan.encoder_budget - tokens,
+        encoded={**plan.encoded, sequence.id: wanted.new},
+    ).with_events(Event("encode", sequence.id, "V1-ENC-1", (), wanted.new))
+
+
 def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
     """A running request is given tokens and their slots (vllm-v1, "The Fundamental Insight")."""
     # guard
@@ -307,6 +348,9 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     # effect
     again = evolve(victim, computed=0, drafts=0, placeholders=0, blocks=(), prefilling=False)
     freed = give_back(ctx, without(plan.state, victim.id), victim)
+    freed = encoder_cache.given_back(ctx, freed, victim.id)
+    spans = ctx.requests[victim.id].encoder_spans
+    refund = sum(spans[index].content.tokens for index in plan.encoded.get(victim.id, ()))
     if ctx.config.sends:
         freed = _unawaited(freed, victim.id)
     state = evolve(
@@ -320,6 +364,8 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
         budget=plan.budget + plan.scheduled.get(victim.id, 0),
         scheduled={id_: count for id_, count in plan.scheduled.items() if id_ != victim.id},
         drafts={id_: count for id_, count in plan.drafts.items() if id_ != victim.id},
+        encoder_budget=plan.encoder_budget + refund,
+        encoded={id_: spans for id_, spans in plan.encoded.items() if id_ != victim.id},
         preempted=(*plan.preempted, victim.id),
     ).with_events(Event("preempt", victim.id, "V1-PRE-1"))
 

@@ -5,7 +5,7 @@ shared prefixes are written down; a prompt that is not shared is a stream of its
 """
 
 from array import array
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import takewhile
@@ -64,12 +64,55 @@ def sampled_token(attended: int) -> int:
     return attended % VOCABULARY
 
 
+@frozen(order=True)
+class Content:
+    """What an encoder makes of an image or of audio: as many values as tokens stand for it.
+
+    Equal names and numbers of tokens are equal contents.
+    """
+
+    name: str
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.tokens}"
+
+
+@frozen
+class Span:
+    """The tokens of a prompt that stand for a content, from token `offset` on.
+
+    A token of a span reads what the encoder makes, so the content decides what token it is.
+    """
+
+    offset: int
+    content: Content
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token."""
+        return self.offset + self.content.tokens
+
+    def tokens(self, count: int) -> Sequence[int]:
+        """The first `count` token ids of the content, or all."""
+        return stream_tokens(self.stream, min(count, self.content.tokens))
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream of the content's tokens."""
+        return f"encoded {self.content}"
+
+
 @frozen
 class Prompt:
-    """The tokens of a prompt: named streams or literal token ids, in order."""
+    """The tokens of a prompt: named streams or literal token ids, in order.
+
+    `spans`: where contents stand in the place of these tokens, in order.
+    """
 
     parts: tuple[tuple[str, int] | tuple[int, ...], ...]
     length: int
+    spans: tuple[Span, ...] = ()
 
     @staticmethod
     def of_stream(name: str, length: int) -> "Prompt":
@@ -86,6 +129,11 @@ class Prompt:
         """Named streams one after the other, the first N tokens of each."""
         return Prompt(tuple(parts), sum(count for _, count in parts))
 
+    def with_spans(self, spans: Iterable[tuple[int, int, str]]) -> "Prompt":
+        """The prompt with contents in it, each with its offset, its tokens and its name."""
+        contents = (Span(offset, Content(name, tokens)) for offset, tokens, name in spans)
+        return Prompt(self.parts, self.length, tuple(contents))
+
     def begins_like(self, other: "Prompt", count: int) -> bool:
         """True if the same parts make up the first `count` tokens of both, so they are equal.
 
@@ -94,7 +142,9 @@ class Prompt:
         same = takewhile(
             lambda pair: pair[0] == pair[1], zip(self.parts, other.parts, strict=False)
         )
-        return sum(_part_length(part) for part, _ in same) >= count
+        own = [span for span in self.spans if span.offset < count]
+        others = [span for span in other.spans if span.offset < count]
+        return own == others and sum(_part_length(part) for part, _ in same) >= count
 
     def tokens(self) -> Sequence[int]:
         """The token ids."""
@@ -105,6 +155,9 @@ class Prompt:
         tokens = array("q")
         for part in self.parts:
             tokens.extend(_part_tokens(part, count - len(tokens)))
+        for span in self.spans:
+            encoded = span.tokens(max(count - span.offset, 0))
+            tokens[span.offset : span.offset + len(encoded)] = array("q", encoded)
         return tokens
 
 
@@ -168,6 +221,7 @@ class Request:
     def __attrs_post_init__(self) -> None:
         if self.prompt.length < 1:
             raise WorkloadError("prompt_len", self.prompt.length, "1 or more tokens")
+        _refuse_wrong_spans(self.prompt)
         if self.max_tokens < 1:
             raise WorkloadError("max_tokens", self.max_tokens, "1 or more tokens")
         if self.n < 1:
@@ -182,6 +236,11 @@ class Request:
     def prompt_len(self) -> int:
         """Tokens of the prompt."""
         return self.prompt.length
+
+    @property
+    def encoder_spans(self) -> tuple[Span, ...]:
+        """The spans of its prompt that stand for images or audio."""
+        return self.prompt.spans
 
     @property
     def most_tokens(self) -> int:
@@ -220,6 +279,17 @@ class Request:
         return self.prompt_len + self.end - 1
 
 
+def _refuse_wrong_spans(prompt: Prompt) -> None:
+    """Raise if spans of the prompt are empty, overlap, are out of order or go beyond its end."""
+    end = 0
+    for place, span in enumerate(prompt.spans):
+        if span.content.tokens < 1 or span.offset < end or span.end > prompt.length:
+            found = [span.offset, span.content.tokens]
+            allowed = f"1 token or more, between token {end} and the prompt's end ({prompt.length})"
+            raise WorkloadError(f"encoder_spans[{place}]", found, allowed)
+        end = span.end
+
+
 class Oversized(StrEnum):
     """What becomes of a request that can never be served; the texts are silent.
 
@@ -250,6 +320,7 @@ _RARELY_SERVED = {
     "grammar": False,
     "reads_cache": True,
     "continued_by": None,
+    "encoder_spans": (),
 }
 
 

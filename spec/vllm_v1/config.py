@@ -77,6 +77,12 @@ class VllmV1Config(PolicyConfig):
       known: 0, 1 (asynchronous scheduling), or as many as a pipeline has stages.
     - `pooling`: the model pools: a request has one result, which counts as its only token, and its
       prompt may be as long as the model.
+    - `max_num_encoder_input_tokens`: tokens of images and audio that one step may encode; None: as
+      many as the budget.
+    - `encoder_cache_size`: tokens whose encodings the encoder cache holds; None: as many as the
+      budget.
+    - `disable_chunked_mm_input`: no step computes only a part of an image's or audio's tokens; what
+      the releases make of it differs.
     - `oversized`: what becomes of a request that the pool can never hold.
     - `release`: which release is followed where they differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
@@ -124,6 +130,9 @@ class VllmV1Config(PolicyConfig):
     reserve_full_prompt: bool = True
     steps_in_flight: int = 0
     pooling: bool = False
+    max_num_encoder_input_tokens: int | None = None
+    encoder_cache_size: int | None = None
+    disable_chunked_mm_input: bool = False
     oversized: Oversized = Oversized.REFUSED
     release: Release = Release.V0_28_0
     prefill_time: float = 8.0
@@ -146,7 +155,12 @@ class VllmV1Config(PolicyConfig):
 
     def derived(self) -> dict[str, Any]:
         """Default values of keys that need not be configured."""
-        return {**super().derived(), "max_num_batched_tokens": self.token_budget}
+        return {
+            **super().derived(),
+            "max_num_batched_tokens": self.token_budget,
+            "max_num_encoder_input_tokens": self.encoder_budget,
+            "encoder_cache_size": self.encoder_capacity,
+        }
 
     @property
     def token_budget(self) -> int:
@@ -154,6 +168,16 @@ class VllmV1Config(PolicyConfig):
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
         return int(default_batched_tokens(self.max_model_len))
+
+    @property
+    def encoder_budget(self) -> int:
+        """Most tokens that one step may encode."""
+        return self.max_num_encoder_input_tokens or self.token_budget
+
+    @property
+    def encoder_capacity(self) -> int:
+        """Most tokens whose encodings are cached."""
+        return self.encoder_cache_size or self.token_budget
 
     @property
     def behaviour(self) -> Behaviour:
@@ -322,13 +346,16 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     cuts, that must fit the budget too, and all of it where the threshold spares the only request.
 
     Raises:
-        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
-            what a connector or a drafter does, and none is configured; or a session goes on behind
-            it with what is not modelled for sessions.
+        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; names
+            what a connector or a drafter does, and none is configured; has spans that can never
+            be encoded; or is a turn of a session, or has spans, beside what is not modelled.
     """
-    served = ("external", "external_if_lost", "right_drafts", "grammar", "reads_cache")
+    served = (
+        *("external", "external_if_lost", "right_drafts", "grammar", "reads_cache"),
+        "encoder_spans",
+    )
     if request.continued_by is not None:
-        _refuse_unmodelled_session(request, config)
+        refuse_unmodelled_session(request, config)
     if config.pooling:
         refuse_unserved(request, config, served)
         refuse_above("max_tokens", request.max_tokens, "a result of a model that pools", 1)
@@ -345,6 +372,8 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     if not config.chunked_prefill and longest > config.token_budget:
         allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
         raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
+    if request.encoder_spans:
+        _refuse_unencodable(request, config)
     if config.oversized is Oversized.QUEUED:
         return
     blocks = blocks_alone(request, config)
@@ -368,11 +397,38 @@ def is_modelled_with_sessions(config: VllmV1Config) -> bool:
     )
 
 
-def _refuse_unmodelled_session(request: Request, config: VllmV1Config) -> None:
+def refuse_unmodelled_session(request: Request, config: VllmV1Config) -> None:
+    """Raise if a turn of a session, or its configuration, has what is not modelled for sessions.
+
+    Raises:
+        WorkloadError: it has.
+    """
     for name, values in _OF_SESSIONS.items():
         if (value := getattr(config, name)) not in values:
             allowed = f"no such key where {name} is {value}"
             raise WorkloadError("continued_by", request.continued_by, allowed)
-    if request.grammar or not request.reads_cache:
-        name = "grammar" if request.grammar else "reads_cache"
-        raise WorkloadError(name, getattr(request, name), "not beside continued_by")
+    unlike = {"grammar": False, "reads_cache": True, "encoder_spans": ()}
+    for name, usual in unlike.items():
+        if (value := getattr(request, name)) != usual:
+            raise WorkloadError(name, value, f"{usual} of a turn of a session")
+
+
+def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
+    """Raise if a span of the request can never be encoded, or something beside it is not modelled.
+
+    A release takes the longest content of its model as the least budget and capacity.
+    """
+    spans = [str(span.content) for span in request.encoder_spans]
+    if config.release is Release.V0_11_2:
+        raise WorkloadError("encoder_spans", spans, "none under release 0.11.2")
+    if config.connector is not Connector.NONE:
+        raise WorkloadError("encoder_spans", spans, "none with a connector")
+    longest = max(span.content.tokens for span in request.encoder_spans)
+    limits = {
+        "max_num_encoder_input_tokens": config.encoder_budget,
+        "encoder_cache_size": config.encoder_capacity,
+    }
+    if config.disable_chunked_mm_input:
+        limits["max_num_batched_tokens"] = config.token_budget
+    for name, most in limits.items():
+        refuse_above("tokens of a span", longest, name, most)

@@ -14,7 +14,7 @@ from attrs import field, frozen
 from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, HISTORY, IDLE, PREFILL, StepRecord
-from spec.core.requests import BlockKeys, Request
+from spec.core.requests import BlockKeys, Content, Request
 from spec.vllm_v1.config import VllmV1Config
 
 Unfilled: TypeAlias = tuple[tuple[int, int], ...]  # blocks, and how many tokens are there
@@ -94,6 +94,34 @@ class Flight:
 
 
 @frozen
+class EncoderCache:
+    """The encodings of images and audio, each of as many tokens as its content.
+
+    `held`: the contents that requests refer to, in the order of their names, and these requests in
+    that of theirs. `evictable`: contents that none refers to any more, the first to go first.
+    `taken`: by request, in the order of their names, its spans (the first is 0) whose encodings it
+    has taken from the cache or had made, and that it has not passed.
+    """
+
+    held: tuple[tuple[Content, tuple[str, ...]], ...] = ()
+    evictable: tuple[Content, ...] = ()
+    taken: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def contents(self) -> tuple[Content, ...]:
+        """All contents that are cached."""
+        return (*(content for content, _ in self.held), *self.evictable)
+
+    def holders(self, content: Content) -> tuple[str, ...]:
+        """The requests that refer to a content."""
+        return dict(self.held).get(content, ())
+
+    def taken_by(self, request_id: str) -> tuple[int, ...]:
+        """The spans of a request that it has taken and not passed."""
+        return dict(self.taken).get(request_id, ())
+
+
+@frozen
 class State:
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
@@ -106,9 +134,10 @@ class State:
     sessions that their clients have not sent, with what is kept for them; `early`: those that were
     sent before the ones before them have ended. `preempted`: they were
     preempted and have not run since. `lost`: whose external keys and values turned out not to be
-    there. `flights`: the steps in flight, the oldest first. `unfilled`: blocks that lookups find,
-    or a request counts as computed, and that are not all computed, each with how many of its first
-    tokens are; None in the states of engines and drivers: only the reference knows.
+    there. `flights`: the steps in flight, the oldest first. `encoder`: the encoder cache.
+    `unfilled`: blocks that lookups find, or a request counts as computed, and that are not all
+    computed, each with how many of its first tokens are; None in the states of engines and drivers:
+    only the reference knows.
     """
 
     pool: BlockPool
@@ -126,6 +155,7 @@ class State:
     preempted: frozenset[str] = frozenset()
     lost: Set[str] = frozenset()
     flights: tuple[Flight, ...] = ()
+    encoder: EncoderCache = EncoderCache()
     unfilled: Unfilled | None = field(default=None, eq=lambda known: known or (), metadata=HISTORY)
 
     @property
@@ -205,7 +235,9 @@ class Step(StepRecord):
     `proposed`: drafts for the next step, by request, of those that sampled and for which the
     drafter has fewer than `num_speculative_tokens`. `lookups`: of the requests that began for the
     first time; `resumed_lookups`: of those that had been preempted. `masked`: requests for whose
-    tokens of this step their grammars are asked.
+    tokens of this step their grammars are asked. `encoded`: by request the spans that the step
+    encodes, the first is 0. `evicted`: the contents that are not cached any more, in the order in
+    which they went.
 
     `results_of`: the step in flight whose results came in this one, to which `outputs` and
     `finished` belong; None where none came, and where no step is ever in flight.
@@ -227,6 +259,8 @@ class Step(StepRecord):
     lookups: Lookups = Lookups()
     resumed_lookups: Lookups = Lookups()
     masked: tuple[str, ...] = ()
+    encoded: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    evicted: tuple[Content, ...] = ()
     results_of: Flight | None = None
 
     @property

@@ -51,6 +51,12 @@ class Behaviour:
     - `loads_unread`: a connector also brings tokens to a request that reads no cache.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
+    - `keeps_repeated`: a content that a request has more than once is kept until it has passed all
+      of its spans that a step has come to; else until it has passed the first of them.
+    - `keeps_whole`: where spans are not to be split, a step also stops in front of one that is
+      cached, and of one at which it begins.
+    - `passes_over_unencoded`: a waiting request none of whose tokens can be computed before an
+      encoding is there keeps its place, and those behind it are looked at; else admissions end.
     """
 
     steps_over_uncut: bool
@@ -67,6 +73,9 @@ class Behaviour:
     spares_in_flight: bool
     pools_last_position: bool
     loads_unread: bool
+    keeps_repeated: bool
+    keeps_whole: bool
+    passes_over_unencoded: bool
 
 
 _V0_11_2 = Behaviour(
@@ -84,6 +93,9 @@ _V0_11_2 = Behaviour(
     spares_in_flight=False,
     pools_last_position=False,
     loads_unread=True,
+    keeps_repeated=False,
+    keeps_whole=False,
+    passes_over_unencoded=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -99,6 +111,9 @@ _V0_33_0 = evolve(
     spares_in_flight=True,
     pools_last_position=True,
     loads_unread=False,
+    keeps_repeated=True,
+    keeps_whole=True,
+    passes_over_unencoded=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

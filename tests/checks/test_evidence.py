@@ -137,7 +137,10 @@ REFUTED = {
         "newest, shared prefix",
     ),
     "NANO-SLT-1": ("decoded first",),
-    "V1-BUD-4": ("priority",),
+    "V1-BUD-4": ("priority", "encoder, priority"),
+    "V1-ENC-2": ("encoder, priority", "encoder, priority, 0.33.0"),
+    "V1-ENC-5": ("encoder, repeated",),
+    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped"),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
@@ -156,6 +159,7 @@ REFUTED = {
         "sessions, blocks, 0.33.0",
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
+        "encoder, whole and capped, 0.33.0",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -173,6 +177,7 @@ REFUTED = {
         "sessions, blocks, 0.33.0",
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
+        "encoder, whole and capped, 0.33.0",
     ),
     **refuted_vllm_v0.REFUTED,
 }

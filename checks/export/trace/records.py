@@ -103,7 +103,7 @@ def new_converter() -> Converter:
     for is_such, read_as in (
         (has, _record_reader),
         (_has_origin({Literal}), lambda type_, _: one_of(*get_args(type_))),
-        (_has_origin(_COLLECTIONS), _list_reader),
+        (_is_collection, _list_reader),
         (_has_origin({dict, Mapping}), _map_reader),
         (_is_block_map, _block_map_reader),
     ):
@@ -176,6 +176,12 @@ _COLLECTIONS: Mapping[Any, type] = {
 
 def _has_origin(origins: Collection[Any]) -> Callable[[Any], bool]:
     return lambda type_: get_origin(type_) in origins
+
+
+def _is_collection(type_: Any) -> bool:
+    """True of lists and the like, but for tuples of several types, one for each entry."""
+    kinds = {kind for kind in get_args(type_) if kind is not Ellipsis}
+    return get_origin(type_) in _COLLECTIONS and len(kinds) == 1
 
 
 def _list_reader(type_: Any, converter: Converter) -> Hook:

@@ -28,6 +28,10 @@ def request_as_json(request: Request) -> Json:
     else:
         line["arrival_s"] = request.arrival_time
     line |= _prompt(request)
+    if spans := request.encoder_spans:
+        line["encoder_spans"] = [
+            [span.offset, span.content.tokens, span.content.name] for span in spans
+        ]
     line["max_tokens"] = request.max_tokens
     for name in _OPTIONS:
         if getattr(request, name) is not None:
@@ -44,7 +48,7 @@ def _prompt(request: Request) -> Json:
         return {"prompt_len": request.prompt_len}
     if all(part and isinstance(part[0], str) for part in parts):
         return {"prompt_parts": listed(parts)}
-    return {"prompt": list(request.prompt.tokens())}
+    return {"prompt": list(request.prompt.with_spans(()).tokens())}
 
 
 def requests_from_json(entries: Iterable[Json]) -> dict[str, Request]:

@@ -33,7 +33,7 @@ from checks.harness.campaigns.campaign import (
     own_system,
 )
 from checks.harness.campaigns.resuming import Progress, about, campaign_of, progress_of
-from checks.harness.case import USUAL_VALUES
+from checks.harness.case import AS_USUAL
 from checks.harness.comparing import plain_json
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.process import answers_until
@@ -95,8 +95,8 @@ class World:
         if instance.aborts and machine_of(hello.policy).model(instance).loads_between:
             lacks["aborts"] = "order_between_steps"
         events: dict[str, Any] = dict.fromkeys(lacks, frozenset())
-        for ability, usual in USUAL_VALUES.items():
-            requests = tuple(evolve(row, **usual) for row in instance.requests)
+        for ability, as_usual in AS_USUAL.items():
+            requests = tuple(map(as_usual, instance.requests))
             if ability not in hello.abilities and requests != instance.requests:
                 lacks[ability] = ability
                 instance = evolve(instance, requests=requests)

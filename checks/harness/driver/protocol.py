@@ -28,6 +28,7 @@ _ABILITIES = (
     "abort",
     "abort_gone",
     "abort_running",
+    "encoder_spans",
     "ends",
     "fewer_drafts",
     "grammars",

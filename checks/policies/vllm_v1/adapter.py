@@ -1,6 +1,6 @@
 """The adapter for drivers of vLLM V1: records decoded as steps, and inferred events."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -16,8 +16,18 @@ from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1.kv_cache import is_brought
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
+from spec.core.requests import Content, Request
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
-from spec.vllm_v1.records import Flight, GivenBack, Load, Lookups, State, Statistics, Step
+from spec.vllm_v1.records import (
+    EncoderCache,
+    Flight,
+    GivenBack,
+    Load,
+    Lookups,
+    State,
+    Statistics,
+    Step,
+)
 from spec.vllm_v1.records import Sequence as Row
 from spec.vllm_v1.rules.counting import turns_behind
 
@@ -75,6 +85,7 @@ class VllmV1Decoder(StepDecoder[State]):
             **queues,
             unreported=frozenset(record.get("unreported", ())),
             flights=tuple(map(_flight, record.get("flights", ()))),
+            encoder=_encoder(record.get("encoder", {})),
             **past,
         )
 
@@ -129,6 +140,8 @@ class VllmV1Decoder(StepDecoder[State]):
             lookups=Lookups(**record.get("lookups", {})),
             resumed_lookups=Lookups(**record.get("resumed_lookups", {})),
             masked=tuple(record.get("masked", ())),
+            encoded=tuple((id_, tuple(spans)) for id_, spans in record.get("encoded", {}).items()),
+            evicted=tuple(_content(line) for line in record.get("evicted", ())),
             results_of=_flight(record["results_of"]) if record.get("results_of") else None,
         )
 
@@ -163,6 +176,27 @@ def _flight(line: Json) -> Flight:
     )
 
 
+def _encoder(line: Json) -> EncoderCache:
+    return EncoderCache(
+        tuple((_content(content), tuple(holders)) for content, holders in line.get("held", ())),
+        tuple(map(_content, line.get("evictable", ()))),
+        tuple((id_, tuple(spans)) for id_, spans in line.get("taken", ())),
+    )
+
+
+def _content(line: Sequence[Any]) -> Content:
+    name, tokens = line
+    return Content(name, tokens)
+
+
+def _spans(request: Request) -> Json:
+    """The contents in a prompt, each with its offset, tokens and name."""
+    spans = [
+        [span.offset, span.content.tokens, span.content.name] for span in request.encoder_spans
+    ]
+    return {"encoder_spans": spans} if spans else {}
+
+
 def request_extras(case: Case) -> Mapping[str, Json]:
     """By request its external tokens, those that come of a lost load, and what is unusual."""
     held = externals(case).items()
@@ -175,6 +209,7 @@ def request_extras(case: Case) -> Mapping[str, Json]:
             **({"grammar": True} if request.grammar else {}),
             **({} if request.reads_cache else {"reads_cache": False}),
             **({"continued_by": request.continued_by} if request.continued_by else {}),
+            **_spans(request),
         }
         for request in case.requests
     }
@@ -291,8 +326,9 @@ ADAPTER = Adapter(
             "statistics": ((Step, "statistics"),),
             "lookups": ((Step, "lookups"), (Step, "resumed_lookups")),
             "grammars": ((Step, "masked"),),
+            "encoder_spans": ((Step, "encoded"), (Step, "evicted"), (State, "encoder")),
         },
-        by_ability=("lookups", "grammars"),
+        by_ability=("lookups", "grammars", "encoder_spans"),
         step=Step,
         visible=_VISIBLE,
         shown_by={"planned": _OF_THE_PLAN, "blocks": ("prefix_hit", "allocate")},

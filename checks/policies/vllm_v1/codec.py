@@ -51,7 +51,7 @@ CODEC = VllmV1Codec(
     ),
     state_fields={
         **dict.fromkeys(
-            ("flights", "preempted", "compiling", "awaited", "early"),
+            ("flights", "preempted", "compiling", "awaited", "early", "encoder"),
             override(omit_if_default=True),
         ),
         "unfilled": override(omit=True),

@@ -387,6 +387,30 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.pooling and not config.behaviour.pools_last_position,
     ),
     ExpectedViolation(
+        ("V1-ENC-5",),
+        "an image or audio that stands in a prompt twice may go once its first tokens are computed",
+        lambda config: not config.behaviour.keeps_repeated,
+    ),
+    ExpectedViolation(
+        ("V1-ENC-2",),
+        "by priority, what this very step was to encode for a victim counts as encoded",
+        lambda config: config.scheduling is Scheduling.PRIORITY,
+    ),
+    ExpectedViolation(
+        ("V1-ENC-9",),
+        "an image or audio that is not to be split is, if a step begins at it or it is cached",
+        lambda config: not config.behaviour.keeps_whole,
+    ),
+    ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "an image or audio that is not to be split, longer than the threshold, is never computed",
+        lambda config: (
+            config.behaviour.keeps_whole
+            and config.disable_chunked_mm_input
+            and config.long_prefill_token_threshold > 0
+        ),
+    ),
+    ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),
         "a request that the pool can never hold waits for ever, and all behind it",
         lambda config: config.oversized is Oversized.QUEUED,

@@ -17,11 +17,13 @@ _DECISIONS = ("scheduled", "drafts", "preempted", "outputs", "finished")
 # Decisions come before their consequences.
 _COMPARED = {
     Strictness.DECISIONS: by_fields(*_DECISIONS),
-    Strictness.OBSERVABLE: by_fields(*_DECISIONS, "after", "statistics", "lookups"),
+    Strictness.OBSERVABLE: by_fields(
+        *_DECISIONS, "after", "statistics", "lookups", "encoded", "evicted"
+    ),
     Strictness.EXACT: by_fields(
         *("before", "scheduled", "drafts", "admitted", "preempted", "planned", "budget_left"),
         *("refusal", "reported", "accepted", "outputs", "finished", "external", "failed_loads"),
-        *("ended", "aborted", "after", "statistics", "lookups", "events"),
+        *("ended", "aborted", "after", "statistics", "lookups", "encoded", "evicted", "events"),
     ),
 }
 

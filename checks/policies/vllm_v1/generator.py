@@ -21,6 +21,7 @@ from checks.harness.generating import (
 )
 from checks.harness.grammars import with_grammars
 from checks.harness.speculation import foresight
+from checks.policies.vllm_v1.encoding import with_encoder_spans
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
 from spec.core.requests import Oversized, Prompt, Request
@@ -96,6 +97,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
+    config, requests = with_encoder_spans(choices, config, requests, pinned)
     if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
         config, requests = plain, _with_sessions(choices, swarm, plain, requests)
         drawn = {"grammars": grammars} if grammars else {}
@@ -245,7 +247,8 @@ def _with_sessions(
     most, everyone = most_tokens(config), [evolve(row, right_drafts=None) for row in requests]
     for place, request in enumerate(everyone):
         room = most - request.kept_len - request.max_tokens
-        may_go_on = room > 0 and not request.grammar and request.reads_cache
+        is_usual = not (request.grammar or request.encoder_spans) and request.reads_cache
+        may_go_on = room > 0 and is_usual
         if not choices.chance(0.5) or not may_go_on or len(everyone) > _MOST_TURNS:
             continue
         turn = _next_turn(choices, swarm, request, str(len(everyone)), room, config.block_size)

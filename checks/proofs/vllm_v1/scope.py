@@ -8,6 +8,8 @@ from spec.vllm_v1.config import VllmV1Config
 
 _ANY_HIT = "which tokens are found or loaded is not proven about: whatever is computed is given"
 
+_ENCODER = "images and audio only cut what a request is given; they are explored"
+
 SCOPE = Scope(
     VllmV1Config,
     {
@@ -30,6 +32,9 @@ SCOPE = Scope(
         "reserve_full_prompt": "only refuses more; that no request waits for ever is explored",
         "steps_in_flight": "tokens whose values are not known enter no proof; they are explored",
         "pooling": "a model that pools is explored",
+        "max_num_encoder_input_tokens": _ENCODER,
+        "encoder_cache_size": _ENCODER,
+        "disable_chunked_mm_input": _ENCODER,
         "oversized": IN_SETTING,
         "release": "the releases compute with the same formulas; what differs is explored",
         "prefill_time": "the simulated clock decides nothing in a step",

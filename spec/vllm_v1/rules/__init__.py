@@ -3,6 +3,7 @@
 from spec.vllm_v1.rules import (  # noqa: F401
     blocks,
     budget,
+    encoding,
     environment,
     flights,
     grammars,

@@ -11,6 +11,7 @@ from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
 from spec.vllm_v1.rules.counting import cut_at, held_up, positions_due, share, token_limit
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
+from spec.vllm_v1.rules.spans import stops_at_span
 
 _BUDGET = text("Token Budget Management")
 _COUNTS = text("What Counts Toward num_batched_tokens?")
@@ -39,7 +40,7 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: any(step.scheduled.get(row.id, 0) > 1 for row in step.before.running))
 def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is given what it is behind, drafts and awaited tokens included, as far as
-    threshold, budget and model length allow; nothing if it awaits its last token.
+    threshold, budget, model length and the encoder allow; nothing if it awaits its last token.
     """
     # Each from what those before it left; less only where a victim's tokens came back later, or in
     # 0.33.0 where no victim's blocks would be free at once.
@@ -50,7 +51,8 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
         if row.id in step.preempted:
             continue
         given, due = step.scheduled.get(row.id, 0), len(positions_due(ctx, step, row, budget))
-        if given > due or (given < due and not came_back and row.id not in waits):
+        may_be_less = came_back or row.id in waits or stops_at_span(ctx, row, row.computed + given)
+        if given > due or (given < due and not may_be_less):
             yield f"{row.id} is given {given} of {due} tokens, {budget} left"
         budget -= given
 
@@ -60,9 +62,11 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
 def no_running_request_is_left_out(ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
     # Up to 0.28.0 a request that preempts itself ends the loop: those behind it get nothing. One
-    # that awaits its last token needs none, nor one whose awaited drafts fill the model length. In
-    # 0.33.0 some wait where no victim's blocks would be free at once.
+    # that awaits its last token needs none, nor one whose awaited drafts fill the model length. One
+    # may wait for an encoding (V1-ENC-8), and in 0.33.0 where no victim's blocks would be free at
+    # once.
     rows = (row for row in step.planned.running if row.id not in step.scheduled)
+    rows = (row for row in rows if not stops_at_span(ctx, row, row.computed))
     left_out = [row.id for row in rows if positions_due(ctx, step, row, step.budget_left)]
     left_out = [id_ for id_ in left_out if id_ not in held_up(ctx, step)]
     if step.budget_left > 0 and left_out:
@@ -71,8 +75,8 @@ def no_running_request_is_left_out(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-BUD-5", _COUNTS, witness=lambda _, step: step.admitted)
 def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]:
-    """A request that is admitted is given its tokens less the cached ones, as far as threshold and
-    budget allow.
+    """A request that is admitted is given its tokens less the cached ones, as far as threshold,
+    budget and the encoder allow.
     """
     # In the order of admission, from what the running requests left.
     running = by_id(step.before.running)
@@ -83,7 +87,7 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
         row, given = rows[one_id], step.scheduled.get(one_id, 0)
         behind = row.tokens + step.drafts.get(one_id, 0) - row.computed
         due = share(ctx, step, behind, budget)
-        if given != due:
+        if given > due or (given < due and not stops_at_span(ctx, row, row.computed + given)):
             yield f"{one_id} is given {given} tokens, its share is {due}"
         budget -= given
 
@@ -113,12 +117,13 @@ def _uncut(config: VllmV1Config) -> bool:
 @witness(lambda _, step: step.refusal == "V1-CHK-2")
 def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
     """Without chunked prefill a prompt is never cut to what is left of the budget."""
-    # The threshold still cuts.
+    # The threshold still cuts, and the encoder.
     rows = by_id(step.planned.running)
     for one_id in step.admitted:
-        behind = rows[one_id].tokens + step.drafts.get(one_id, 0) - rows[one_id].computed
+        row, given = rows[one_id], step.scheduled.get(one_id, 0)
+        behind = row.tokens + step.drafts.get(one_id, 0) - row.computed
         whole = share(ctx, step, behind, behind)
-        if step.scheduled.get(one_id) != whole:
+        if given != whole and not stops_at_span(ctx, row, row.computed + given):
             yield f"{one_id} is given {step.scheduled.get(one_id)} of {whole} tokens"
 
 

@@ -5,7 +5,7 @@ Source: vLLM 0.28.0; which blocks go where is that of the release.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import permutations, takewhile
 from typing import Any, TypeAlias
 
 from attrs import fields
@@ -14,7 +14,15 @@ from spec.core.blocks import BlockPool
 from spec.core.judging import ids
 from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Scheduling
-from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State
+from spec.vllm_v1.records import (
+    Context,
+    EncoderCache,
+    Flight,
+    GivenBack,
+    Load,
+    Sequence,
+    State,
+)
 from spec.vllm_v1.rules.counting import (
     blocks_left,
     is_written,
@@ -23,6 +31,7 @@ from spec.vllm_v1.rules.counting import (
     turns_behind,
 )
 from spec.vllm_v1.rules.registry import between, code
+from spec.vllm_v1.rules.spans import given_up
 
 Rows: TypeAlias = tuple[Sequence, ...]
 Table: TypeAlias = tuple[int, ...]
@@ -32,8 +41,8 @@ Table: TypeAlias = tuple[int, ...]
 def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests arrive, at their place in the queue and with nothing done for
     them, a turn of a session with what is kept for it; go away in any phase, with their blocks, or
-    keep them while they load or are sent; end their load or send; are answered by the connector, or
-    their grammar is ready; and nothing else changes.
+    keep them while they load or are sent, and refer to no encoding any more; end their load or
+    send; are answered by the connector, or their grammar is ready; and nothing else changes.
     """
     # Several at once may have come in any order.
     gone = {*(after.aborted - before.aborted)}
@@ -46,6 +55,7 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     given = [row for row in (*leaving, *ended) if row.blocks]
     written = [row for row in given if is_written(ctx, before, row.id)]
     yield from _wrong_flights(before, after, written)
+    yield from _wrong_encoder(ctx, before.encoder, after.encoder, gone)
     tables = [row.blocks for row in given if row not in written]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
@@ -101,6 +111,19 @@ def _wrong_flights(before: State, after: State, written: list[Sequence]) -> Iter
         kept[writing[-1]] = Flight(**names | {"frees": (*last.frees, *later)})
     if [*after.flights] != kept:
         yield f"{len(after.flights)} steps in flight, before {len(before.flights)}, or others"
+
+
+def _wrong_encoder(
+    ctx: Context, before: EncoderCache, after: EncoderCache, gone: set[str]
+) -> Iterator[str]:
+    """Check that aborted requests refer to no encoding, and the encoder cache is else unchanged."""
+    # One after the other, in any order.
+    taken = [(id_, numbers) for id_, numbers in before.taken if id_ in gone]
+    for order in permutations(taken):
+        turns = [(id_, number) for id_, numbers in order for number in numbers]
+        if after == given_up(ctx, before, turns):
+            return
+    yield f"encodings {after}, before {before}"
 
 
 def _wrong_queues(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:

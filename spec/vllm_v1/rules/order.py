@@ -19,6 +19,7 @@ from spec.vllm_v1.rules.counting import (
     token_limit,
 )
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
+from spec.vllm_v1.rules.spans import lacks_encoding
 
 
 @of_step("V1-ORD-1", text("Token Budget Management"))
@@ -43,14 +44,16 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of the queue, in 0.33.0 those that have loaded first by
-    priority, too; only one that loads, or that is held back for its grammar or the connector's
-    answer, is passed over.
+    priority, too; only one that loads, that is held back for its grammar or the connector's answer,
+    or, in 0.33.0, whose first token lacks an encoding, is passed over.
     """
     # All that stood before the last that was admitted are admitted too, or passed over.
     if not step.admitted:
         return
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
     loading |= step.before.held_back
+    if ctx.config.behaviour.passes_over_unencoded:
+        loading |= {row.id for row in step.planned.queued if lacks_encoding(ctx, step, row)}
     count, queue = len(step.admitted) + len(loading), step.before.queued
     config = ctx.config
     if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:

@@ -29,6 +29,7 @@ from spec.vllm_v1.rules.registry import (
     text,
     witness,
 )
+from spec.vllm_v1.rules.spans import lacks_encoding
 
 
 @always("V1-PRG-1", text("The Fundamental Insight"))
@@ -67,7 +68,8 @@ def _judgeable(config: VllmV1Config) -> bool:
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: a request waits only for budget, a
-    slot, blocks, its grammar, its client, or an answer of the connector.
+    slot, blocks, its grammar, its client, an image's or audio's encoding, or an answer of the
+    connector.
     """
     # Judged for the first of the queue when the decisions were made that is not stepped over. What
     # it finds may have been cached in the step, before or after it was looked at.
@@ -77,6 +79,10 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         return
     for row in _queue(ctx, step):
         if _is_stepped_over(ctx, step, row, _cached(ctx, step.planned, row)):
+            continue
+        if lacks_encoding(ctx, step, row):
+            if not ctx.config.behaviour.passes_over_unencoded:
+                return
             continue
         may_be_skipped = _is_stepped_over(ctx, step, row, cached_throughout(ctx, step, row))
         is_too_long = may_be_skipped or _is_too_long(ctx, step, row)

@@ -7,6 +7,7 @@ from attrs import asdict, evolve
 
 from checks.harness.driver.system import DriverSystem
 from checks.harness.system import Action, Hello, Json
+from spec.core.requests import Content
 from spec.vllm_v1.records import Context, Flight, State, Step
 from spec.vllm_v1.records import Sequence as Row
 from tests.checks.harness.driver.faithful import Names, blocks_of, faithful
@@ -37,6 +38,8 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         "budget_left": step.budget_left,
         "order": list(_order(step)),
     }
+    record["encoded"] = {request_id: list(spans) for request_id, spans in step.encoded}
+    record["evicted"] = list(map(_content, step.evicted))
     if step.results_of is not None:
         record["results_of"] = _flight(step.results_of)
     for name in ("scheduled", "drafts", "accepted", "proposed", "external"):
@@ -71,7 +74,16 @@ def _state(names: Names, state: State) -> Json:
         "rows": [_row(row) for row in rows],
         "unreported": sorted(state.unreported),
         "flights": list(map(_flight, state.flights)),
+        "encoder": {
+            "held": [[_content(content), list(ids)] for content, ids in state.encoder.held],
+            "evictable": list(map(_content, state.encoder.evictable)),
+            "taken": [[name, list(spans)] for name, spans in state.encoder.taken],
+        },
     }
+
+
+def _content(content: Content) -> list[Any]:
+    return [content.name, content.tokens]
 
 
 def _flight(flight: Flight) -> Json:

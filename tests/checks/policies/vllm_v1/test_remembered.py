@@ -16,8 +16,18 @@ from checks.explore.policy import machine_of
 from checks.explore.returning import Forgotten
 from reference.core.frozen_map import FrozenMap, updated, without
 from spec.core.blocks import BlockPool
+from spec.core.requests import Content
 from spec.core.rule import AnyRule
-from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State, Step
+from spec.vllm_v1.records import (
+    Context,
+    EncoderCache,
+    Flight,
+    GivenBack,
+    Load,
+    Sequence,
+    State,
+    Step,
+)
 from spec.vllm_v1.rules import REGISTRY, applicable
 from tests.checks.faults.planting import recorded_refutations
 
@@ -46,6 +56,12 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (State, "lost"): ("V1-EXT-10",),
         (State, "flights"): ("V1-ASY-1", "V1-ASY-2"),
         (State, "unfilled"): ("V1-KV-20",),
+        (State, "encoder"): ("V1-ENC-11",),
+        (EncoderCache, "held"): ("V1-ENC-11",),
+        (EncoderCache, "evictable"): ("V1-ENC-11",),
+        (EncoderCache, "taken"): ("V1-ENC-11",),
+        (Content, "name"): ("V1-ENC-11",),
+        (Content, "tokens"): ("V1-ENC-11",),
         (Flight, "scheduled"): ("V1-ASY-2",),
         (Flight, "samples"): ("V1-ASY-2",),
         (Flight, "drafts"): ("V1-ASY-2",),
@@ -80,6 +96,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
     }
 )
 BETWEEN = "V1-LIF-3"
+OF_PARTS = ((State, "pool"), (State, "encoder"))  # whose fields are tried by themselves
 QUEUES = ("waiting", "skipped", "running", "draining")
 REFUTED = {rule for instance in MACHINE.instances for rule in recorded_refutations(instance)}
 NAMES = (
@@ -121,6 +138,12 @@ def other_values(field: Field, ctx: Context, state: State) -> Iterator[State]:
         yield from _other_flights(name, state)
     elif kind is GivenBack:
         yield from _other_frees(name, state)
+    elif kind is EncoderCache:
+        values = _other_orders(getattr(state.encoder, name))
+        encoders = (evolve(state.encoder, **{name: value}) for value in values)
+        yield from (evolve(state, encoder=other) for other in encoders if other != state.encoder)
+    elif kind is Content:
+        yield from _other_contents(name, state)
     elif name == "flights":
         orders = (*_other_orders(state.flights), (*state.flights, Flight({})))
         yield from (evolve(state, flights=other) for other in orders if other != state.flights)
@@ -188,6 +211,16 @@ def _other_frees(name: str, state: State) -> Iterator[State]:
                 changed = evolve(flight, frees=frees)
                 flights = (*state.flights[:place], changed, *state.flights[place + 1 :])
                 yield evolve(state, flights=flights)
+
+
+def _other_contents(name: str, state: State) -> Iterator[State]:
+    contents = state.encoder.evictable
+    for place, content in enumerate(contents):
+        for value in _others(name, getattr(content, name)):
+            known: Any = content
+            other = evolve(known, **{name: value})
+            evictable = (*contents[:place], other, *contents[place + 1 :])
+            yield evolve(state, encoder=evolve(state.encoder, evictable=evictable))
 
 
 def _others(name: str, value: Any) -> Iterator[Any]:
@@ -288,7 +321,7 @@ def test_another_value_after_a_step_breaks_a_rule_that_defines_the_field(field: 
             tried += 1
             assert broken(ctx, rules, before, step, after), f"{edge.action}: {after}"
 
-    assert tried > 5 or field == (State, "pool")  # whose fields are tried by themselves
+    assert tried > 5 or field in OF_PARTS
 
 
 @pytest.mark.parametrize("queue", QUEUES)
@@ -310,6 +343,24 @@ def test_an_order_that_is_decided_otherwise_and_kept_breaks_a_rule(queue: str) -
                 assert broken(ctx, _rules(ctx), before, evolve(step, planned=planned), kept)
 
     assert tried > 5 or queue == "draining"
+
+
+ENCODER = ("held", "evictable", "taken")
+
+
+@pytest.mark.parametrize("name", ENCODER)
+def test_encodings_that_are_decided_otherwise_and_kept_break_a_rule(name: str) -> None:
+    tried = 0
+    for ctx, before, edge in edges():
+        step = edge.record
+        if not isinstance(step, Step) or step.planned.encoder != edge.state.encoder:
+            continue
+        for other in other_values((EncoderCache, name), ctx, step.planned):
+            tried += 1
+            after = evolve(edge.state, encoder=other.encoder)
+            assert broken(ctx, _rules(ctx), before, evolve(step, planned=other), after), f"{other}"
+
+    assert tried > 5
 
 
 def _rules(ctx: Context) -> list[AnyRule]:
@@ -382,4 +433,4 @@ def test_another_value_between_two_steps_breaks_the_rule_of_what_may_change(fiel
                 tried += 1
                 assert broken(ctx, rules, before, None, after), f"{edge.action}: {after}"
 
-    assert tried > 5 or field == (State, "pool")
+    assert tried > 5 or field in OF_PARTS

@@ -1,0 +1,87 @@
+"""Random images and audio in prompts, and what the encoder may do in a step and keep."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from attrs import evolve
+
+from checks.harness.choices import Choices
+from spec.core.requests import Request
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.releases import Release
+
+Spans: TypeAlias = tuple[tuple[int, int, str], ...]  # of each its offset, tokens and content's name
+
+_NAMES = ("cat", "dog", "owl")
+_MOST_SPANS = 4  # of a request
+
+
+def with_encoder_spans(
+    choices: Choices,
+    config: VllmV1Config,
+    requests: tuple[Request, ...],
+    pinned: Mapping[str, Any],
+) -> tuple[VllmV1Config, tuple[Request, ...]]:
+    """Configuration and requests of which some have images or audio in their prompts."""
+    share = choices.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
+    is_modelled = config.connector is Connector.NONE and config.release is not Release.V0_11_2
+    if not share or not is_modelled:
+        return config, requests
+    most = min([config.block_size + 2, 6, *_limits(config, pinned)])
+    contents = [(choices.between(1, most), name) for name in _NAMES]
+    drawn: list[Spans] = []
+    for request in requests:
+        is_chosen = choices.chance(share)
+        drawn.append(_spans(choices, request, contents, drawn) if is_chosen else ())
+    longest = max((tokens for spans in drawn for _, tokens, _ in spans), default=0)
+    if not longest:
+        return config, requests
+    spanned = (
+        evolve(request, prompt=request.prompt.with_spans(spans))
+        for request, spans in zip(requests, drawn, strict=True)
+    )
+    return _with_encoder(choices, config, longest, pinned), tuple(spanned)
+
+
+def _limits(config: VllmV1Config, pinned: Mapping[str, Any]) -> Iterator[int]:
+    """The most tokens that a content may have where a key that limits them is not drawn."""
+    if pinned.get("disable_chunked_mm_input"):
+        yield config.token_budget
+    if "max_num_encoder_input_tokens" in pinned:
+        yield config.encoder_budget
+    if "encoder_cache_size" in pinned:
+        yield config.encoder_capacity
+
+
+def _with_encoder(
+    choices: Choices, config: VllmV1Config, longest: int, pinned: Mapping[str, Any]
+) -> VllmV1Config:
+    """The configuration with budget and capacity of the encoder, near the `longest` content."""
+    drawn: dict[str, Any] = {
+        "max_num_encoder_input_tokens": longest + choices.between(0, 2 * longest),
+        "encoder_cache_size": longest + choices.between(0, 2 * longest),
+        "disable_chunked_mm_input": choices.chance(0.3) and longest <= config.token_budget,
+    }
+    return evolve(config, **{key: value for key, value in drawn.items() if key not in pinned})
+
+
+def _spans(
+    choices: Choices,
+    request: Request,
+    contents: Sequence[tuple[int, str]],
+    earlier: Sequence[Spans],
+) -> Spans:
+    """The spans of a request: as many of an earlier request's as fit, or own ones."""
+    repeats = choices.chance(0.4)
+    if repeats and earlier:
+        spans = earlier[choices.earlier(len(earlier))]
+        return tuple(span for span in spans if span[0] + span[1] <= request.prompt_len)
+    own: list[tuple[int, int, str]] = []
+    end = 0
+    for _ in range(choices.between(1, _MOST_SPANS)):
+        tokens, name = choices.one_of(contents)
+        offset = end + choices.between(0, 3)
+        if offset + tokens <= request.prompt_len:
+            own.append((offset, tokens, name))
+            end = offset + tokens
+    return tuple(own)
