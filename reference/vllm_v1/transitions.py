@@ -7,7 +7,7 @@ back, tokens sampled. Source: vllm-v1, the sections named at each function.
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from attrs import evolve, field, frozen
@@ -15,9 +15,10 @@ from attrs import evolve, field, frozen
 from reference.core import run
 from reference.core.frozen_map import FrozenMap
 from reference.core.guards import require, require_among, require_new
-from reference.vllm_v1 import kv_cache
+from reference.vllm_v1 import groups, kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
+from spec.core.requests import BlockKey
 from spec.vllm_v1.config import Connector, Scheduling, rolled_back, valid_after_loss
 from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Lookups, Sequence, State
 
@@ -34,7 +35,8 @@ class Plan:
     `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
     that had loaded. `lookups`: what those that began for the first time asked for and found;
     `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
-    request. `refusal`: the rule that ended the walk over the queues.
+    request. `states`: keys of the states that its chunks leave. `refusal`: the rule that ended the
+    walk over the queues.
     """
 
     state: State
@@ -49,6 +51,7 @@ class Plan:
     loaded: tuple[str, ...] = ()
     lookups: Lookups = field(factory=Lookups)
     resumed_lookups: Lookups = field(factory=Lookups)
+    states: frozenset[BlockKey] = frozenset()
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
@@ -163,7 +166,7 @@ def give_back(ctx: Context, state: State, row: Sequence) -> State:
     Then they wait for the results of all that are in flight now (vLLM 0.28.0).
     """
     if not (row.blocks and is_written(ctx, state, row.id)):
-        return evolve(state, pool=kv_cache.free(ctx, state.pool, row.blocks))
+        return evolve(state, pool=kv_cache.free_tables(ctx, state.pool, row))
     last = max(place for place, flight in enumerate(state.flights) if flight.scheduled)
     flight = state.flights[last]
     late = evolve(flight, frees=(*flight.frees, GivenBack(row.id, row.blocks)))
@@ -243,14 +246,17 @@ def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> P
     require(sequence in plan.state.running, "catch_up", "V1-OUT-1")
     require(0 < new_tokens <= plan.budget, "catch_up", "V1-BUD-1")
     # effect
-    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, Demand(new=new_tokens))
+    demand = Demand(new=new_tokens)
+    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
     awaited = sequence.tokens + sequence.placeholders
     drafts = max(sequence.computed + new_tokens - awaited, 0)
     state = evolve(
         plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
     )
-    return evolve(_scheduled(plan, sequence.id, new_tokens, drafts), state=state).with_events(
-        *_allocation(sequence, grown, ()),
+    states = plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown)
+    scheduled = _scheduled(plan, sequence.id, new_tokens, drafts)
+    return evolve(scheduled, state=state, states=states).with_events(
+        *_allocation(sequence, grown, demand),
         Event("catch_up", sequence.id, "V1-BUD-3", sequence.computed, new_tokens),
     )
 
@@ -265,10 +271,37 @@ def _scheduled(plan: Plan, request_id: str, new_tokens: int, drafts: int) -> Pla
     )
 
 
-def _allocation(before: Sequence, after: Sequence, hits: tuple[int, ...]) -> tuple[Event, ...]:
-    """The event of the blocks that were handed out, if there were any."""
-    new = after.blocks[len(before.blocks) + len(hits) :]
-    return (Event("allocate", after.id, "V1-KV-8", before.blocks, new),) if new else ()
+def _allocation(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ...]:
+    """The events of the blocks that were handed out, if there were any."""
+    new = after.blocks[len(before.blocks) + len(demand.hits) :]
+    first = (Event("allocate", after.id, "V1-KV-8", before.blocks, new),) if new else ()
+    return (*first, *_group_events("allocate_in_group", before, after, demand.further_hits))
+
+
+def _group_events(
+    transition: str, before: Sequence, after: Sequence, hits: groups.Tables
+) -> Iterator[Event]:
+    """By group of layers the blocks at the end of its table, behind what it held and its hits."""
+    for number, table in enumerate(after.tables, start=1):
+        held = sum(len(tables[number - 1]) for tables in (before.tables, hits) if tables)
+        if blocks := groups.real((table[held:],)):
+            yield Event(transition, after.id, "V1-GRP-11", number, blocks)
+
+
+def give_back_unread(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequence]:
+    """Before its turn a running request gives back the blocks that it reads no more (vLLM 0.28.0).
+
+    They are those behind the windows of groups of layers, and states that were continued.
+    """
+    # guard
+    require(sequence in plan.state.running, "give_back_unread", "V1-OUT-1")
+    # effect
+    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence)
+    if not given:
+        return plan, sequence
+    state = evolve(plan.state, pool=pool, running=replaced(plan.state.running, row))
+    events = (Event("give_back", row.id, "V1-GRP-2", *one_group) for one_group in given)
+    return evolve(plan, state=state).with_events(*events), row
 
 
 def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
@@ -282,7 +315,8 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     # guard
     require(victim in plan.state.running, "preempt", "V1-PRE-1")
     # effect
-    again = evolve(victim, computed=0, drafts=0, placeholders=0, blocks=(), prefilling=False)
+    nothing = evolve(victim, computed=0, blocks=(), tables=(), junction=0)
+    again = evolve(nothing, drafts=0, placeholders=0, prefilling=False)
     freed = give_back(ctx, without(plan.state, victim.id), victim)
     if ctx.config.sends:
         freed = _unawaited(freed, victim.id)
@@ -383,7 +417,12 @@ def _taken(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ..
     """The events of hits and new blocks."""
     hits = demand.hits
     hit = (Event("prefix_hit", after.id, "V1-KV-4", (), hits),) if hits else ()
-    return (*hit, *_allocation(before, after, hits))
+    further = (
+        Event("hit_in_group", after.id, "V1-GRP-5", number, groups.real((table,)))
+        for number, table in enumerate(demand.further_hits, start=1)
+        if table
+    )
+    return (*hit, *further, *_allocation(before, after, demand))
 
 
 def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding: int = 0) -> Plan:
@@ -410,6 +449,7 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
             preempted=left.preempted - {sequence.id},
         ),
         admitted=(*plan.admitted, sequence.id),
+        states=plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
     ).with_events(

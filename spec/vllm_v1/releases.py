@@ -49,6 +49,8 @@ class Behaviour:
     - `pools_last_position`: the last position of the model length may be computed where the model
       pools and samples nothing for it.
     - `loads_unread`: a connector also brings tokens to a request that reads no cache.
+    - `keeps_state_for_same_prompt`: of a prompt that ends with a block the state one block before
+      is kept, too, which a request with the same prompt finds.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     """
@@ -67,6 +69,7 @@ class Behaviour:
     spares_in_flight: bool
     pools_last_position: bool
     loads_unread: bool
+    keeps_state_for_same_prompt: bool
 
 
 _V0_11_2 = Behaviour(
@@ -84,6 +87,7 @@ _V0_11_2 = Behaviour(
     spares_in_flight=False,
     pools_last_position=False,
     loads_unread=True,
+    keeps_state_for_same_prompt=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -99,6 +103,7 @@ _V0_33_0 = evolve(
     spares_in_flight=True,
     pools_last_position=True,
     loads_unread=False,
+    keeps_state_for_same_prompt=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

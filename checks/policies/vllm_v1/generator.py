@@ -22,14 +22,13 @@ from checks.harness.generating import (
 from checks.harness.grammars import with_grammars
 from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
-from spec.core.arithmetic import cdiv
 from spec.core.requests import Oversized, Prompt, Request
 from spec.vllm_v1.config import (
     Connector,
     Scheduling,
     VllmV1Config,
+    blocks_alone,
     is_modelled_in_flight,
-    largest_end,
 )
 from spec.vllm_v1.releases import Release
 
@@ -67,7 +66,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     swarm = _swarm(choices)
     config = VllmV1Config(**_keys(choices, swarm, pinned))
     requests, right_drafts, external = _requests(choices, swarm, config)
-    blocks = [_blocks(config, request) for request in requests]
+    blocks = [blocks_alone(request, config) for request in requests]
     held = 2 if swarm.contended else None
     config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
     # What came later is drawn last, so that the other choices of a case do not depend on it.
@@ -260,14 +259,6 @@ def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> di
         "reserve_full_prompt": choices.chance(0.5),
     }
     return keys | dict(pinned)
-
-
-def _blocks(config: VllmV1Config, request: Request) -> int:
-    """Blocks for all positions for which a request may need a slot."""
-    drafts, lookahead = config.num_speculative_tokens, config.num_lookahead_tokens
-    length, tokens = request.prompt_len, request.max_tokens
-    end = largest_end(length, tokens, drafts, lookahead, config.max_model_len)
-    return int(cdiv(end, config.block_size))
 
 
 def _external(choices: Choices, block: int, request: Request) -> External:

@@ -32,7 +32,8 @@ def pool_blocks(config: VllmV1Config) -> int:
     """Blocks of the pool: as configured, by default enough for all slots at full length."""
     if config.num_blocks is not None:
         return config.num_blocks
-    return config.max_num_seqs * len(range(0, config.max_model_len, config.block_size))
+    sizes = (group.block_size for group in config.all_groups)
+    return config.max_num_seqs * sum(len(range(0, config.max_model_len, size)) for size in sizes)
 
 
 def cut_at(ctx: Context, step: Step) -> int | None:

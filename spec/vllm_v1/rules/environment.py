@@ -16,6 +16,7 @@ from spec.core.words import by_name, changes
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Sequence, State
 from spec.vllm_v1.rules.counting import blocks_left, is_written, may_be_brought, rank
+from spec.vllm_v1.rules.group_counting import held_blocks
 from spec.vllm_v1.rules.registry import between, code
 
 Rows: TypeAlias = tuple[Sequence, ...]
@@ -40,7 +41,10 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     given = [row for row in (*leaving, *ended) if row.blocks]
     written = [row for row in given if is_written(ctx, before, row.id)]
     yield from _wrong_flights(before, after, written)
-    tables = [row.blocks for row in given if row not in written]
+    free_now = (row for row in given if row not in written)
+    tables = [
+        table for row in free_now for table in map(held_blocks, (row.blocks, *row.tables)) if table
+    ]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
 
