@@ -161,23 +161,10 @@ class VllmV1Config(PolicyConfig):
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} with kv_groups")
-        self._refuse_unmodelled_states()
+        if any(group.is_mamba for group in self.groups) and not self.prefix_caching:
+            raise ConfigError("kv_groups", self.kv_groups, "no mamba without prefix_caching")
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
-
-    def _refuse_unmodelled_states(self) -> None:
-        """Raise where states lie in blocks of another size than others', or cannot be found.
-
-        Raises:
-            ConfigError: they do.
-        """
-        if not any(group.is_mamba for group in self.groups):
-            return
-        if any(group.block_size != self.block_size for group in self.groups):
-            allowed = f"blocks of block_size ({self.block_size}) tokens in all groups beside mamba"
-            raise ConfigError("kv_groups", self.kv_groups, allowed)
-        if not self.prefix_caching:
-            raise ConfigError("kv_groups", self.kv_groups, "no mamba without prefix_caching")
 
     def derived(self) -> dict[str, Any]:
         """Default values of keys that need not be configured."""

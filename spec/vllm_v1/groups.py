@@ -7,7 +7,6 @@ Source: vLLM 0.28.0, KV cache coordinator. Every formula takes integers or solve
 """
 
 import re
-from array import array
 from enum import StrEnum
 from functools import cache
 
@@ -53,16 +52,18 @@ class KvGroup:
 
 
 _FORM = re.compile(r"(?:(full|mamba)|sliding (\d+))(?:/(\d+))?")
-_ALLOWED = 'groups with commas between them, such as "sliding 6, sliding 4/2, full/8, mamba"'
+_ALLOWED = 'groups with commas between them, such as "sliding 6, sliding 4/8" or "full, mamba"'
 _MAMBA_REACH = 2  # its own token, and the state after the one before it
 
 
 @cache
 def parsed_groups(text: str, block_size: int) -> tuple[KvGroup, ...]:
-    """The groups that a text names; `block_size`: of those that do not say their own.
+    """The groups that a text names; `block_size`: of the first, and of those that say none.
 
     Raises:
-        ConfigError: it names none, or one that reads nothing before it.
+        ConfigError: it names none, a window without a token before the one that reads, groups that
+            all are like the first, or blocks that are not modelled. (Larger blocks of full
+            attention also have entries for the last tokens of prompts.)
     """
     groups = []
     for number, part in enumerate(text.split(","), start=1):
@@ -74,8 +75,16 @@ def parsed_groups(text: str, block_size: int) -> tuple[KvGroup, ...]:
         size = int(own) if own else block_size
         if size < 1 or (window and int(window) < 2):
             raise ConfigError("kv_groups", text, "windows of 2 or more tokens, blocks of 1 or more")
+        if size % block_size or (kind is not GroupKind.SLIDING and size > block_size):
+            allowed = f"blocks of block_size ({block_size}) tokens, with windows multiples of it"
+            raise ConfigError("kv_groups", text, allowed)
         reach = int(window) if window else _MAMBA_REACH if kind is GroupKind.MAMBA else None
         groups.append(KvGroup(number, kind, size, reach))
+    if all(group.kind is GroupKind.FULL for group in groups):
+        raise ConfigError("kv_groups", text, "a group that is not like the first")
+    sizes = {group.block_size for group in groups}
+    if sizes != {block_size} and any(group.is_mamba for group in groups):
+        raise ConfigError("kv_groups", text, f"blocks of {block_size} tokens beside mamba")
     return tuple(groups)
 
 
@@ -118,16 +127,10 @@ def group_key(keys: BlockKeys, request_id: str, group: KvGroup, place: int) -> B
     """The key of a request's block at this place of the group's table.
 
     Two blocks have equal keys if and only if they are of one group and everything up to their ends
-    is equal. `keys`: those of the first group.
+    is equal. `keys`: those of the first group, whose blocks are a part of the others'.
     """
-    end = (place + 1) * group.block_size
-    whole = end // keys.block_size
-    request = keys.requests[request_id]
-    key = keys.of(request_id, whole)[-1] if whole else keys.root(request)
-    if end % keys.block_size:
-        own = array("q", request.first_tokens(end)[whole * keys.block_size :])
-        key = keys.key_behind(key, own.tobytes())
-    return key + bytes([group.number])
+    blocks = (place + 1) * group.block_size // keys.block_size
+    return keys.of(request_id, blocks)[-1] + bytes([group.number])
 
 
 def last_state(tokens: int, block_size: int, *, for_same_prompt: bool) -> int:
