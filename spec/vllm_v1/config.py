@@ -161,8 +161,10 @@ class VllmV1Config(PolicyConfig):
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} with kv_groups")
-        if any(group.is_mamba for group in self.groups) and not self.prefix_caching:
-            raise ConfigError("kv_groups", self.kv_groups, "no mamba without prefix_caching")
+        has_states = any(group.is_mamba for group in self.groups)
+        for name in ("prefix_caching", "chunked_prefill") if has_states else ():
+            if not getattr(self, name):
+                raise ConfigError(name, False, "true where a group is mamba")
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 

@@ -14,14 +14,14 @@ from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup, group_key
 from spec.vllm_v1.records import Context, Sequence, Step
-from spec.vllm_v1.rules.counting import blocks_to_find, share, token_limit
+from spec.vllm_v1.rules.counting import blocks_to_find, share, token_limit, up_to_a_state
 from spec.vllm_v1.rules.group_counting import (
     held_blocks,
     places_of,
     read_before,
     tables_by_group,
 )
-from spec.vllm_v1.rules.groups import finds_in_groups, has_states
+from spec.vllm_v1.rules.groups import finds_in_groups
 from spec.vllm_v1.rules.order import in_turn
 from spec.vllm_v1.rules.registry import by_id, code, has_groups, holders, of_step, witness
 
@@ -247,13 +247,16 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
         return
     queue = in_turn(ctx, step.planned.queued)
     row = next((row for row in queue if row.id not in step.before.held_back), None)
-    if row is None or has_states(ctx.config):
+    if row is None:
         return
     hits = _hits(ctx, step, row)
     computed = len(hits[_FIRST]) * ctx.config.block_size
     behind = row.tokens - computed
     given = share(ctx, step, behind, step.budget_left)
     if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
+        return
+    given = len(up_to_a_state(ctx, row, range(computed, computed + given)))
+    if not given or _ends_with_a_fresh_state(ctx, step, hits):
         return
     pool = step.planned.pool
     revived = sum(block not in pool.references for block in held_blocks((*chain(*hits),)))
@@ -298,5 +301,17 @@ def _lacking(ctx: Context, hits: list[tuple[int, ...]], end: int, *, ever: bool)
         if ever and group.reach is not None:
             tokens = min(group.reach - 1 + token_limit(ctx.config), ctx.config.max_model_len)
             places = min(places, len(range(0, tokens, group.block_size)) + 1)
-        lacking += max(places - len(found), 0)
+        count = max(places - len(found), 0)
+        lacking += min(count, 1) if group.is_mamba else count
     return lacking
+
+
+def _ends_with_a_fresh_state(ctx: Context, step: Step, hits: list[tuple[int, ...]]) -> bool:
+    """True if the hits end with a state that may be one that the step computes."""
+    before, planned = step.before.pool.cached, step.planned.pool
+    for group, found in zip(ctx.config.all_groups, hits, strict=True):
+        if group.is_mamba and found:
+            key = planned.keys[found[-1]]
+            if not {*planned.cached[key]} <= {*before.get(key, ())}:
+                return True
+    return False
