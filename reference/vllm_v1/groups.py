@@ -31,6 +31,12 @@ def tables_of(ctx: Context, sequence: Sequence) -> Iterator[tuple[KvGroup, tuple
     yield from zip(groups, sequence.tables or ((),) * len(groups), strict=True)
 
 
+def all_tables(ctx: Context, sequence: Sequence) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
+    """The request's block table in each group, the first among them."""
+    yield ctx.config.first_group, sequence.blocks
+    yield from tables_of(ctx, sequence)
+
+
 def real(tables: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """The blocks in these tables, without the null block."""
     return tuple(block for table in tables for block in table if block != NULL_BLOCK)

@@ -32,6 +32,7 @@ class Plan:
 
     `scheduled`: tokens to compute, by request, in the order of the decisions. `drafts`: how many
     of them verify drafts. `external`: tokens that the connector brings to those admitted.
+    `victims`: those that were preempted, as they were, and how many tokens they had been given.
     `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
     that had loaded. `lookups`: what those that began for the first time asked for and found;
     `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
@@ -47,6 +48,7 @@ class Plan:
     external: dict[str, int] = field(factory=dict)
     admitted: tuple[str, ...] = ()
     preempted: tuple[str, ...] = ()
+    victims: dict[str, tuple[Sequence, int]] = field(factory=dict)
     looked_at: Queue = ()
     loaded: tuple[str, ...] = ()
     lookups: Lookups = field(factory=Lookups)
@@ -332,6 +334,7 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
         scheduled={id_: count for id_, count in plan.scheduled.items() if id_ != victim.id},
         drafts={id_: count for id_, count in plan.drafts.items() if id_ != victim.id},
         preempted=(*plan.preempted, victim.id),
+        victims={**plan.victims, victim.id: (victim, plan.scheduled.get(victim.id, 0))},
     ).with_events(Event("preempt", victim.id, "V1-PRE-1"))
 
 

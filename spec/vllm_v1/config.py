@@ -185,9 +185,14 @@ class VllmV1Config(PolicyConfig):
         return () if self.kv_groups is None else parsed_groups(self.kv_groups, self.block_size)
 
     @property
+    def first_group(self) -> KvGroup:
+        """The layers with full attention."""
+        return KvGroup(0, GroupKind.FULL, self.block_size)
+
+    @property
     def all_groups(self) -> tuple[KvGroup, ...]:
         """The groups of layers, the first with full attention."""
-        return (KvGroup(0, GroupKind.FULL, self.block_size), *self.groups)
+        return (self.first_group, *self.groups)
 
     @property
     def hit_alignment(self) -> int:
