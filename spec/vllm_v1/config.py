@@ -249,6 +249,11 @@ def is_modelled_in_flight(config: VllmV1Config) -> bool:
     return all(getattr(config, name) in values for name, values in MODELLED_IN_FLIGHT.items())
 
 
+def is_modelled_with_groups(config: VllmV1Config) -> bool:
+    """True if several groups of layers are modelled beside the other keys."""
+    return all(getattr(config, name) in values for name, values in MODELLED_WITH_GROUPS.items())
+
+
 # --- the budget -----------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ def _steps_alone(config: VllmV1Config, request: Request) -> int:
 _TRANSITIONS = (
     *("admit", "prefix_hit", "allocate", "catch_up", "preempt", "rollback", "finish"),
     *("load", "loaded", "load_failed", "promote", "lose_load", "undo", "leave"),
+    *("hit_in_group", "allocate_in_group", "give_back"),
 )
 
 
@@ -50,7 +51,10 @@ def _further(step: Step) -> dict[str, int]:
 _LABELS = Labels(
     actions=named_actions(
         *_TRANSITIONS,
-        refusals=("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+        refusals=(
+            *("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+            *("V1-GRP-14", "V1-GRP-15"),
+        ),
         phases=("waiting", "prefilling", "decoding"),
         others=("eviction", "chunk", "accepted draft", "padded newcomer"),
     ),
@@ -69,6 +73,7 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
         simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
+        config={"kv_groups": (None,)},
         abilities=frozenset({"abort_running"}),
     ),
     steps_alone=_steps_alone,

@@ -29,6 +29,7 @@ from spec.vllm_v1.config import (
     VllmV1Config,
     blocks_alone,
     is_modelled_in_flight,
+    is_modelled_with_groups,
 )
 from spec.vllm_v1.releases import Release
 
@@ -88,6 +89,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
+    config = _with_groups(choices, config, requests, pinned)
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
 
@@ -216,6 +218,33 @@ def _with_unread_caches(choices: Choices, requests: tuple[Request, ...]) -> tupl
         evolve(request, reads_cache=False) if share and choices.chance(share) else request
         for request in requests
     )
+
+
+def _with_groups(
+    choices: Choices,
+    config: VllmV1Config,
+    requests: Sequence[Request],
+    pinned: Mapping[str, Any],
+) -> VllmV1Config:
+    """The configuration with further groups of layers, where they are modelled beside it."""
+    is_drawn = choices.chance(0.6) and "kv_groups" not in pinned
+    if not (is_drawn and is_modelled_with_groups(config)):
+        return config
+    may_have_states = config.prefix_caching and config.chunked_prefill
+    has_states = choices.chance(0.6) and may_have_states
+    windows = [
+        f"sliding {choices.between(2, 3 * config.block_size + 1)}"
+        for _ in range(choices.one_of((1, 1, 2) if not has_states else (0, 0, 1)))
+    ]
+    if not has_states and choices.chance(0.3):
+        windows[-1] += f"/{2 * config.block_size}"
+    names = [*windows, *(["mamba"] if has_states else []), *choices.one_of(((), (), ("full",)))]
+    grouped = evolve(config, kv_groups=", ".join(names))
+    if config.num_blocks is None or "num_blocks" in pinned:
+        return grouped if config.num_blocks is None else config
+    # As tight as it was: as many blocks more as the largest request needs more.
+    needed = [max(blocks_alone(row, each) for row in requests) for each in (config, grouped)]
+    return evolve(grouped, num_blocks=config.num_blocks + needed[1] - needed[0])
 
 
 def _pooled(choices: Choices, request: Request, longest: int) -> Request:
