@@ -294,14 +294,16 @@ def states_can_be_found_where_chunks_end(ctx: Context, step: Step) -> Iterator[s
     # Within a chunk no state is kept; so a request's new content in a group of states is at the
     # end of its chunk.
     before, after = step.before.pool.keys, step.planned.pool.keys
+    found, left = set[int](), set[int]()
     for row in step.planned.running:
         end = row.computed + step.scheduled.get(row.id, 0)
         for group, table in _further(ctx, row):
-            for place, block in enumerate(table if group.is_mamba else ()):
-                is_new = block in after and before.get(block) != after[block]
-                is_left = (place + 1) * group.block_size == end and row.id in step.scheduled
-                if is_new and not is_left:
-                    yield f"{row.id} leaves a state in block {block}, its step ends with {end}"
+            if group.is_mamba:
+                found.update(block for block in table if block in after)
+                left.update(table[end // group.block_size - 1 :][: end % group.block_size == 0])
+    fresh = {block for block in found if before.get(block) != after[block]}
+    if fresh - left:
+        yield f"states in blocks {sorted(fresh - left)} can be found, no chunk ended there"
 
 
 @of_step("V1-GRP-15", code("cached_blocks_this_step"), applies=has_states)
