@@ -8,7 +8,6 @@ Source: vLLM 0.28.0, KV cache coordinator. Every formula takes integers or solve
 
 import re
 from enum import StrEnum
-from functools import cache
 
 from attrs import frozen
 
@@ -56,7 +55,6 @@ _ALLOWED = 'groups with commas between them, such as "sliding 6, sliding 4/8" or
 _MAMBA_REACH = 2  # its own token, and the state after the one before it
 
 
-@cache
 def parsed_groups(text: str, block_size: int) -> tuple[KvGroup, ...]:
     """The groups that a text names; `block_size`: of the first, and of those that say none.
 

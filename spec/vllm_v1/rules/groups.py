@@ -102,19 +102,21 @@ def a_block_has_one_group(ctx: Context, state: State) -> Iterator[str]:
                     yield f"block {block} is held in groups {owners[block]} and {group.number}"
 
 
-@of_step("V1-GRP-4", _COORDINATOR, applies=has_groups)
+@of_step("V1-GRP-4", _COORDINATOR)
 @witness(lambda _, step: step.happened("hit_in_group") and step.happened("allocate_in_group"))
 def group_tables_grow_at_their_ends(ctx: Context, step: Step) -> Iterator[str]:
     """A request's table in a group is what it held but for what was given back, then what it found,
-    then what it was handed out, the last block at the place of its last token; a victim's is empty.
+    then what it was handed out, the last block at the place of its last token; a request that does
+    not run has none.
     """
     # Computing changes no table.
-    was, after = by_id(holders(step.before)), by_id(holders(step.after))
+    was, after = by_id(step.before.running), by_id(holders(step.after))
+    running = by_id(step.planned.running)
     for row in holders(step.planned):
-        due = _due_tables(ctx, step, was.get(row.id), row)
-        for (group, table), expected in zip(_further(ctx, row), due, strict=True):
-            if table != expected:
-                yield f"{row.id} has {list(table)} in group {group.number}, expected {expected}"
+        has_tables = row.id in running and ctx.config.groups
+        due = (*_due_tables(ctx, step, was.get(row.id), row),) if has_tables else ()
+        if row.tables != due:
+            yield f"{row.id} has {row.tables}, expected {due}"
         if row.id in after and after[row.id].tables != row.tables:
             yield f"{row.id} has other tables after computing: {after[row.id].tables}"
 
@@ -123,8 +125,6 @@ def _due_tables(
     ctx: Context, step: Step, was: Sequence | None, row: Sequence
 ) -> list[tuple[int, ...]]:
     """The request's tables in the groups when all is decided."""
-    if row not in step.planned.running:
-        return [()] * len(ctx.config.groups)
     due = []
     found = len(hits(step).get(row.id, ())) * ctx.config.block_size
     for number, group in enumerate(ctx.config.groups, start=1):
@@ -326,18 +326,20 @@ def states_are_read_a_step_later(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"{event.id} begins with the state in {block}, {written[block]} computes it"
 
 
-@of_step("V1-GRP-16", code("shared_prefix_boundary"), applies=has_states)
+@of_step("V1-GRP-16", code("shared_prefix_boundary"))
 @witness(lambda _, step: any(row.junction for row in step.planned.running))
 def junctions_are_where_groups_part(ctx: Context, step: Step) -> Iterator[str]:
     """A running request remembers where the prefix ended that the first group had cached when it
-    was admitted, if the others had less of it; one that does not run remembers nothing.
+    was admitted, if the others had less of it; one that does not run remembers nothing, nor does
+    any where no group has states.
     """
     # What the first group had is between what is there throughout and what is there at any time.
-    before = by_id(step.before.running)
-    for row in (*step.planned.queued, *step.after.queued):
-        if row.junction:
-            yield f"{row.id} does not run, and groups part at {row.junction}"
-    for row in step.planned.running:
+    before, has_any = by_id(step.before.running), has_states(ctx.config)
+    for state in (step.planned, step.after):
+        for row in (*state.queued, *state.draining, *(() if has_any else state.running)):
+            if row.junction:
+                yield f"{row.id} has no states to keep, and groups part at {row.junction}"
+    for row in step.planned.running if has_any else ():
         if row.id in before:
             if row.junction != before[row.id].junction:
                 yield f"{row.id} says {row.junction}, before {before[row.id].junction}"
