@@ -12,7 +12,6 @@ from engine.vllm_v1.planning import plan_step
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome, Proposes, Results
 from engine.vllm_v1.state import SchedulerState
-from spec.core.errors import ConfigError
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 
@@ -21,14 +20,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     """Each request catches up with its tokens, as far as budget and blocks allow."""
 
     def __init__(self, config: VllmV1Config) -> None:
-        """A scheduler without requests.
-
-        Raises:
-            ConfigError: several groups of layers, which only the reference has.
-        """
-        if config.kv_groups is not None:
-            allowed = "no such key: the reference alone has several groups"
-            raise ConfigError("kv_groups", config.kv_groups, allowed)
+        """A scheduler without requests."""
         super().__init__(SchedulerState.of(config))
 
     def add(self, request: Request, external: int = 0, if_lost: int = 0) -> RequestState:

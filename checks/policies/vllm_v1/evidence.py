@@ -73,7 +73,6 @@ EVIDENCE: Evidence[VllmV1Config, Context, Step] = Evidence(
         simulated=imported_when_called(_ENGINE, "simulated"),
         under_test=imported_when_called(_ENGINE, "engine_under_test"),
         new_device=imported_when_called(_ENGINE, "new_device"),
-        config={"kv_groups": (None,)},
         abilities=frozenset({"abort_running"}),
     ),
     steps_alone=_steps_alone,
