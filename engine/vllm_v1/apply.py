@@ -83,9 +83,9 @@ def _make(state: SchedulerState, move: Move) -> None:
             _admit(state, move)
         case Turn(row=row):
             _allocate(state, row, move.fresh)
-            row.drafts = 0
+            known, row.drafts = row.registered, 0
             _register(state, row, min(move.computed + move.new, move.tokens))
-            _take_in_groups(state, move)
+            _take_in_groups(state, move, known)
         case GiveBack(row=row):
             row.tables = move.tables
             for blocks in move.given:
@@ -139,14 +139,17 @@ def _admit(state: SchedulerState, admission: Admission) -> None:
     state.blocks.acquire([block for table in hits for block in groups.real(table)])
     _take_blocks(state, row, admission.hits, admission.fresh)
     row.slot = state.slots.take(row.blocks, row.outputs, row.request.max_tokens)
-    row.computed = admission.computed
+    row.computed, known = admission.computed, row.registered
     _register(state, row, min(admission.computed + admission.new, row.tokens))
-    _take_in_groups(state, admission)
+    _take_in_groups(state, admission, known)
     state.running.append(row)
 
 
-def _take_in_groups(state: SchedulerState, turn: Turn) -> None:
-    """Hand out and register the blocks of a turn in the groups of layers beside the first."""
+def _take_in_groups(state: SchedulerState, turn: Turn, known: int) -> None:
+    """Hand out and register the blocks of a turn in the groups of layers beside the first.
+
+    `known`: leading blocks of the first group that lookups found before.
+    """
     row, further = turn.row, turn.further
     if further is None:
         return
@@ -154,10 +157,9 @@ def _take_in_groups(state: SchedulerState, turn: Turn) -> None:
         state.blocks.allocate(blocks)
     row.tables, row.junction = further.tables, row.junction or further.junction
     end = min(turn.computed + turn.new, turn.tokens) if state.config.prefix_caching else 0
-    whole = end // state.alignment * state.alignment
-    for _, block, key in groups.findable(state, row, row.tables, whole):
-        if state.blocks.keys[block] is None:
-            state.blocks.register((block,), (key,))
+    full = range(known * state.config.block_size, end // state.alignment * state.alignment)
+    for _, block, key in groups.findable(state, row, row.tables, full):
+        state.blocks.register((block,), (key,))
 
 
 def _load(state: SchedulerState, start: LoadStart) -> None:

@@ -106,7 +106,7 @@ class Draft:
         self.budget -= turn.new
         end = min(turn.computed + turn.new, turn.tokens)
         self._register(turn.row, turn.row.registered, end, turn.table)
-        self._register_in_groups(turn, end)
+        self._register_in_groups(turn, turn.row.registered, end)
 
     def give_back(self, row: RequestState, computed: int) -> None:
         """A row releases the blocks of groups of layers that it reads no more."""
@@ -125,7 +125,7 @@ class Draft:
         self.running += 1
         end = min(admission.computed + admission.new, admission.tokens)
         self._register(admission.row, registered, end, admission.table)
-        self._register_in_groups(admission, end)
+        self._register_in_groups(admission, registered, end)
 
     def preempt(self, victim: RequestState) -> None:
         """Preempt a row; its turn in this step, if any, is undone."""
@@ -167,13 +167,12 @@ class Draft:
             self.state.hash_blocks(row, full)
             self.pool.register(table[known:full], row.hashes[known:full])
 
-    def _register_in_groups(self, turn: Turn, end: int) -> None:
-        state = self.state
+    def _register_in_groups(self, turn: Turn, known: int, end: int) -> None:
+        state, row = self.state, turn.row
         if turn.further is None or not state.config.prefix_caching:
             return
-        whole = end // state.alignment * state.alignment
-        for group, block, key in groups.findable(state, turn.row, turn.further.tables, whole):
-            if self.pool.content_key(block) is None:
-                self.pool.register((block,), (key,))
-                if group.is_mamba:
-                    self.states.add(key)
+        full = range(known * state.config.block_size, end // state.alignment * state.alignment)
+        for group, block, key in groups.findable(state, row, turn.further.tables, full):
+            self.pool.register((block,), (key,))
+            if group.is_mamba:
+                self.states.add(key)

@@ -4,6 +4,7 @@ Source: vLLM 0.28.0, KV cache coordinator. The formulas are those of `spec/vllm_
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from engine.vllm_v1.blocks import PoolDraft
 from engine.vllm_v1.plan import Blocks, GroupBlocks, Tables
@@ -21,6 +22,8 @@ from spec.vllm_v1.groups import (
     unread_blocks,
 )
 
+_GROUP_BITS = 96  # more than a number has that is a key
+
 
 def real(table: Iterable[int]) -> Blocks:
     """The blocks of a table, without the null block."""
@@ -36,7 +39,10 @@ def key_at(row: RequestState, state: SchedulerState, group: KvGroup, place: int)
     """The key of the row's block at this place of the group's table."""
     blocks = (place + 1) * group.block_size // state.config.block_size
     state.hash_blocks(row, blocks)
-    return row.hashes[blocks - 1] + bytes([group.number])
+    key: Any = row.hashes[blocks - 1]
+    is_number = isinstance(key, int)  # in a simulation
+    numbered: BlockKey = key + (group.number << _GROUP_BITS if is_number else bytes([group.number]))
+    return numbered
 
 
 # --- hits -----------------------------------------------------------------------------------------
@@ -124,11 +130,13 @@ def unread(state: SchedulerState, tables: Tables, computed: int) -> tuple[Tables
 
 
 def findable(
-    state: SchedulerState, row: RequestState, tables: Tables, tokens: int
+    state: SchedulerState, row: RequestState, tables: Tables, tokens: range
 ) -> Iterator[tuple[KvGroup, int, BlockKey]]:
-    """Blocks that are full of the row's first `tokens` tokens and may be hit, with their keys."""
+    """Blocks that are full of these tokens of the row and may be hit, with their keys."""
     for group, table in zip(state.groups, tables, strict=True):
-        for place, block in enumerate(table[: tokens // group.block_size]):
+        size = group.block_size
+        for place in range(tokens.start // size, tokens.stop // size):
+            block = table[place]
             if block != NULL_BLOCK and is_findable(group, place, state.alignment):
                 yield group, block, key_at(row, state, group, place)
 
