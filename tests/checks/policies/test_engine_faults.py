@@ -74,7 +74,7 @@ TABLES = {
     ),
     "vllm-v1": Table(
         VLLM_V1_FAULTS,
-        "budget preemption blocks caching order speculation loading flights accounting",
+        "budget preemption blocks caching order speculation loading flights groups accounting",
         20,
         VLLM_V1_RARE,
         VLLM_V1_RARE,
