@@ -246,15 +246,15 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
     if not ctx.config.chunked_prefill and new < uncut:
         return _not_to_be_cut(ctx, plan, row)
-    new = groups.chunk(ctx, row, computed, new, demand.junction)
-    if new == 0:
+    chunk = groups.chunk(ctx, row, computed, new, demand.junction)
+    if chunk == 0 < new:
         return evolve(plan, refusal="V1-GRP-14")
-    demand = evolve(demand, new=new)
+    demand = evolve(demand, new=chunk)
     if groups.reads_fresh_state(ctx, plan.state.pool, demand.further_hits, plan.states):
         return evolve(plan, refusal="V1-GRP-15")
     if not _fits(ctx, plan, row, demand):
         return evolve(plan, refusal="V1-KV-1")
-    return transitions.admit(ctx, plan, row, demand, max(computed + new - row.tokens, 0))
+    return transitions.admit(ctx, plan, row, demand, max(computed + chunk - row.tokens, 0))
 
 
 def _fits(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> bool:

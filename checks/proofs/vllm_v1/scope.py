@@ -30,6 +30,7 @@ SCOPE = Scope(
         "reserve_full_prompt": "only refuses more; that no request waits for ever is explored",
         "steps_in_flight": "tokens whose values are not known enter no proof; they are explored",
         "pooling": "a model that pools is explored",
+        "kv_groups": "several groups of layers are explored",
         "oversized": IN_SETTING,
         "release": "the releases compute with the same formulas; what differs is explored",
         "prefill_time": "the simulated clock decides nothing in a step",
