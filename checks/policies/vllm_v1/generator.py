@@ -227,11 +227,11 @@ def _with_groups(
     pinned: Mapping[str, Any],
 ) -> VllmV1Config:
     """The configuration with further groups of layers, where they are modelled beside it."""
-    is_drawn = choices.chance(0.6) and "kv_groups" not in pinned
+    is_drawn = choices.chance(0.8) and "kv_groups" not in pinned
     if not (is_drawn and is_modelled_with_groups(config)):
         return config
     may_have_states = config.prefix_caching and config.chunked_prefill
-    has_states = choices.chance(0.6) and may_have_states
+    has_states = choices.chance(0.7) and may_have_states
     windows = [
         f"sliding {choices.between(2, 3 * config.block_size + 1)}"
         for _ in range(choices.one_of((1, 1, 2) if not has_states else (0, 0, 1)))
