@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,12 @@ from vllm.platforms import current_platform
 PLATFORM = current_platform.device_type  # makes vLLM load its plugins before the imports below
 from vllm import SamplingParams
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_block_hash, get_request_block_hasher, init_none_hash
+from vllm.v1.core.kv_cache_utils import (
+    get_block_hash,
+    get_group_id,
+    get_request_block_hasher,
+    init_none_hash,
+)
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
@@ -69,10 +74,16 @@ def set_sizes(base: Any, config: Json, step_tokens: int, prefill_threshold: int)
     base.cache_config.num_gpu_blocks = config["num_blocks"] + 1  # block 0 is the null block
 
 
-def kv_cache(blocks: int, block_size: int) -> Any:
-    """The configuration of a KV cache for one layer: `blocks` blocks and the null block."""
-    spec = FullAttentionSpec(block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    groups = [KVCacheGroupSpec(["layer"], spec)]
+HEAD: Json = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+
+
+def kv_cache(blocks: int, block_size: int, further: Sequence[Any] = ()) -> Any:
+    """The configuration of a KV cache for one layer: `blocks` blocks and the null block.
+
+    `further`: specifications of layers that have block tables of their own.
+    """
+    specs = [FullAttentionSpec(block_size, **HEAD), *further]
+    groups = [KVCacheGroupSpec([f"layer{place}"], spec) for place, spec in enumerate(specs)]
     return KVCacheConfig(num_blocks=blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
@@ -100,13 +111,16 @@ class SchedulerDriver(Driver):
     `own`: the sampled tokens of each request of the batch, without END_OF_SEQUENCE. `contents`: by
     block hash, the request and the block index. `hashed`: the number of blocks of each request in
     `contents`, until it has left. `pooling`: what is asked of a model that pools, else None.
+    `hash_size`: tokens of the blocks that are hashed.
     """
 
     pooling: Any = None
+    hash_size = 0
 
     def begin(self, scheduler: Any, block_size: int) -> None:
         """Begin an episode with this scheduler."""
         self.scheduler, self.block_size = scheduler, block_size
+        self.hash_size = block_size
         self.arrivals = 0
         self.own: dict[str, list[int]] = {}
         self.contents: dict[bytes, list[Any]] = {}
@@ -142,7 +156,7 @@ class SchedulerDriver(Driver):
             arrival_time=float(self.arrivals),
             priority=line.get("priority", 0),
             mm_features=self.features(request_id),
-            block_hasher=get_request_block_hasher(self.block_size, sha256),
+            block_hasher=get_request_block_hasher(self.hash_size, sha256),
             **end,
         )
         if line.get("grammar", False):
@@ -198,12 +212,18 @@ class SchedulerDriver(Driver):
 
     def cached(self, pool: Any) -> list[list[Any]]:
         """The entries of the prefix cache: request and block index, then the caching blocks."""
+        return [entry for group, entry in self.entries(pool) if not group]
+
+    def entries(self, pool: Any) -> Iterator[tuple[int, list[Any]]]:
+        """The entries of the prefix cache, each with the number of its group of layers."""
         self.learn_hashes()
-        entries = []
+        groups = self.scheduler.kv_cache_config.kv_cache_groups
         for key, held in pool.cached_block_hash_to_block._cache.items():
             blocks = list(held) if isinstance(held, dict) else [held.block_id]
-            entries.append([*self.contents[get_block_hash(key)], *blocks])
-        return entries
+            request_id, index = self.contents[get_block_hash(key)]
+            size = groups[get_group_id(key)].kv_cache_spec.block_size
+            place = (index + 1) * self.hash_size // size - 1
+            yield get_group_id(key), [request_id, place, *blocks]
 
     def owner(self, request_id: str) -> str:
         """The id by which the script knows the request whose tokens are hashed."""

@@ -14,13 +14,23 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import gcd, lcm
 from typing import Any
 
 from lockstep_driver import END_OF_SEQUENCE, Json, ids, serve
 
 os.environ["VLLM_PLUGINS"] = ""
 
-from vllm_driver import IS_OLD, MINOR, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
+from vllm_driver import (
+    HEAD,
+    IS_OLD,
+    MINOR,
+    VERSION,
+    SchedulerDriver,
+    engine_config,
+    kv_cache,
+    set_sizes,
+)
 from vllm_sessions import Sessions, is_awaited
 
 import torch
@@ -30,6 +40,7 @@ from vllm.pooling_params import PoolingParams
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
@@ -53,6 +64,7 @@ HELLO = {
         "oversized": ["refused", "queued"],
         "pooling": [False, True],
     },
+    "any_value": ["kv_groups"],
     "abilities": [
         *("abort", "abort_gone", "abort_running", "ends"),
         *("fewer_drafts", "grammars", "lookups", "order", "reads_cache"),
@@ -61,6 +73,7 @@ HELLO = {
     "left_out": [],
 }
 OLD_HELLO = HELLO | {
+    "any_value": [],
     "config": {
         **{"release": [VERSION], "reserve_full_prompt": [False]},
         **UNDESCRIBED,
@@ -70,12 +83,13 @@ OLD_HELLO = HELLO | {
     "left_out": ["prefilling"],
 }
 BETWEEN_HELLO = HELLO | {
+    "any_value": [],
     "config": {
         "release": ["0.28.0"],
         **UNDESCRIBED,
         # From 0.31 on a single request ignores the threshold.
         **({"long_prefill_token_threshold": [0]} if MINOR > 30 else {}),
-    }
+    },
 }
 
 
@@ -102,7 +116,25 @@ def configure(base: Any, config: Json) -> None:
     base.parallel_config.pipeline_parallel_size = max(config["steps_in_flight"], 1)
     base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
     base.scheduler_config.disable_chunked_mm_input = config.get("disable_chunked_mm_input", False)
+    has_states = "mamba" in (config.get("kv_groups") or "")
+    base.cache_config.mamba_cache_mode = "align" if has_states else "none"
     base.model_config.runner_type = "pooling" if config.get("pooling", False) else "generate"
+
+
+def further_groups(text: str | None, block_size: int) -> list[Any]:
+    """Specifications of the groups of layers that a configuration names."""
+    specs = []
+    for part in text.split(",") if text else ():
+        name, _, own = part.strip().partition("/")
+        kind, _, window = name.partition(" ")
+        size = int(own) if own else block_size
+        if kind == "mamba":
+            specs.append(MambaSpec(size, ((1,),), (torch.float32,), mamba_cache_mode="align"))
+        elif kind == "sliding":
+            specs.append(SlidingWindowSpec(size, sliding_window=int(window), **HEAD))
+        else:
+            specs.append(FullAttentionSpec(size, **HEAD))
+    return specs
 
 
 class ScriptedConnector:
@@ -194,12 +226,17 @@ class VllmV1(SchedulerDriver):
         configure(self.base, config)
         size, outputs = config["block_size"], StructuredOutputManager(self.base)
         outputs.grammar_bitmask = lambda *_: None
-        cache = kv_cache(config["num_blocks"], size)
+        further = further_groups(config.get("kv_groups"), size)
+        sizes = [size, *(spec.block_size for spec in further)]
+        cache = kv_cache(config["num_blocks"], size, further)
         self.steps_in_flight = config["steps_in_flight"]
         self.sessions = Sessions(self.requests)
         self.pooling = PoolingParams(task="embed") if config.get("pooling", False) else None
         kind = AsyncScheduler if self.steps_in_flight else Scheduler
-        self.begin(kind(self.base, cache, outputs, size, log_stats=True), size)
+        hashed: Json = {"hash_block_size": gcd(*sizes)} if further else {}
+        scheduler = kind(self.base, cache, outputs, lcm(*sizes), log_stats=True, **hashed)
+        self.begin(scheduler, size)
+        self.hash_size, self.has_groups = gcd(*sizes), bool(further)
         # The only model runner that has several steps of a pipeline in flight.
         self.scheduler.use_v2_model_runner = self.steps_in_flight > 1
         self.flights: deque[tuple[Any, Json]] = deque()
@@ -443,7 +480,20 @@ class VllmV1(SchedulerDriver):
             if blocks is not None:
                 new = blocks.get_block_ids()[0]
                 self.order.append(["allocate", request.request_id, tokens, new])
+                for group, more in enumerate(blocks.get_block_ids()[1:], start=1):
+                    if handed_out := [block for block in more if block]:
+                        entry = ["allocate_in_group", request.request_id, group, handed_out]
+                        self.order.append(entry)
             return blocks
+
+        def removed(request_id: str, *args: Any, **kwargs: Any) -> None:
+            held = manager.get_block_ids(request_id)
+            removes(request_id, *args, **kwargs)
+            kept = manager.get_block_ids(request_id)
+            for group, tables in enumerate(zip(held, kept, strict=True)):
+                given = [was for was, now in zip(*tables, strict=True) if was != now]
+                if given:
+                    self.order.append(["give_back", request_id, group, given])
 
         def given_back(request: Any) -> None:
             count = len(scheduler.deferred_frees)
@@ -459,6 +509,9 @@ class VllmV1(SchedulerDriver):
         promote = heard("promote", scheduler._update_waiting_for_remote_kv)
         scheduler._update_waiting_for_remote_kv = promote
         manager.allocate_slots = allocated
+        if self.has_groups:
+            removes = manager.coordinator.remove_skipped_blocks
+            manager.coordinator.remove_skipped_blocks = removed
 
     def note_decisions(self, scheduled: Any) -> None:
         """Note the state after all decisions, then let the scheduler count tokens as computed."""
@@ -620,6 +673,7 @@ class VllmV1(SchedulerDriver):
             **({"flights": flights} if flights else {}),
             **self.encoder(),
             **self.pool({request_id: table for request_id, table in tables.items() if table}),
+            **({"cached_in_groups": self.cached_in_groups()} if self.has_groups else {}),
         }
         named: Json = self.sessions.named(state)
         return named
@@ -634,6 +688,11 @@ class VllmV1(SchedulerDriver):
         taken = [[id_, sorted(spans)] for id_, spans in by_request.items() if spans]
         evictable = [json.loads(content) for content in cache.freeable]
         return {"encoder": {"held": sorted(held), "evictable": evictable, "taken": sorted(taken)}}
+
+    def cached_in_groups(self) -> list[list[Any]]:
+        """The entries of the prefix cache in the groups beside the first, each with its number."""
+        pool = self.scheduler.kv_cache_manager.block_pool
+        return [[group, *entry] for group, entry in self.entries(pool) if group]
 
     def row(self, request: Any) -> Json:
         """The row of a request.
@@ -656,7 +715,19 @@ class VllmV1(SchedulerDriver):
             "load": self.load_state(request),
             **({"sending": True} if sends else {}),
             "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
+            **(self.in_groups(request) if self.has_groups else {}),
         }
+
+    def in_groups(self, request: Any) -> Json:
+        """The request's block tables in the groups beside the first.
+
+        Where a state is to be kept for others matters only while it runs.
+        """
+        tables = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)[1:]
+        has_states = self.scheduler.need_mamba_block_aligned_split
+        matters = has_states and request.status == RequestStatus.RUNNING
+        junction = request.shared_prefix_boundary if matters else 0
+        return {"tables": list(map(list, tables)), **({"junction": junction} if junction else {})}
 
     def load_state(self, request: Any) -> str:
         """The state of the request's load; one that has left counts none that has ended."""

@@ -100,6 +100,8 @@ def _refuse_unknown_requests(step: Step, requests: Container[str]) -> None:
 class Pools:
     """Decodes block pools; `keys` are those of an episode's requests."""
 
+    names: ClassVar[tuple[str, ...]] = ("free_list", "references", "cached")  # fields of records
+
     def __init__(self, keys: BlockKeys) -> None:
         self._keys = keys
         self._last: tuple[list[Any], BlockPool] | None = None
@@ -112,14 +114,14 @@ class Pools:
         """
         if "free_list" not in record:
             return last
-        said = [record.get(name) for name in ("free_list", "references", "cached")]
+        said = [record.get(name) for name in self.names]
         if self._last is None or self._last[0] != said:
             self._last = said, self._decoded(record, last.size)
         return self._last[1]
 
     def _decoded(self, record: Json, size: int) -> BlockPool:
         references: Mapping[str, int] = record.get("references", {})
-        cached = {key: tuple(blocks) for key, blocks in self._named(record.get("cached", ()))}
+        cached = {key: tuple(blocks) for key, blocks in self.named(record)}
         return BlockPool(
             size=size,
             free=tuple(record["free_list"]),
@@ -128,9 +130,9 @@ class Pools:
             cached=FrozenMap(cached),
         )
 
-    def _named(self, entries: Iterable[Sequence[Any]]) -> Iterator[tuple[BlockKey, Sequence[int]]]:
+    def named(self, record: Json) -> Iterator[tuple[BlockKey, Iterable[int]]]:
         """The entries of `cached`: block `index` of a request, then the blocks with its content."""
-        for request_id, index, *blocks in entries:
+        for request_id, index, *blocks in record.get("cached", ()):
             yield self.key(request_id, index), blocks
 
     def key(self, request_id: str, index: int) -> BlockKey:

@@ -9,8 +9,9 @@ from heapq import merge
 from itertools import chain
 
 from engine.core.blocks import PrefixHit
+from engine.vllm_v1 import groups
 from engine.vllm_v1.draft import Draft
-from engine.vllm_v1.plan import Admission, Blocks, LoadStart, Turn
+from engine.vllm_v1.plan import Admission, Blocks, LoadStart, Tables, Turn
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.core.blocks import missing_blocks
@@ -77,28 +78,31 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
             return "V1-CHK-2"
         draft.passed.append(row)
         return None
+    span = range(computed, computed + new)
+    new = groups.chunk(draft.state, row, span, row.tokens, found.junction)
+    if not new:
+        return "V1-GRP-14"
     encodings = draft.encoder.want(row, computed, new)
     new = encodings.tokens
     if not new:
         return None if config.behaviour.passes_over_unencoded else "V1-ENC-8"
-    end = slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len)
-    lacking = _lacking(draft, found, int(end), draft.pool.free)
+    pool, last = draft.pool, groups.last_states(draft.state, found.further_hits)
+    if any(pool.content_key(block) in draft.states for block in last):
+        return "V1-GRP-15"
+    end = int(slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len))
+    lacking = _lacking(draft, found, end, pool.free)
     if lacking is None:
         draft.encoder.give_back(row)
         return "V1-KV-1"
-    draft.pool.acquire(found.hits)
+    pool.acquire((*found.hits, *chain.from_iterable(map(groups.real, found.further_hits))))
+    fresh, further = pool.allocate(lacking), None
+    if draft.state.groups:
+        nothing = groups.empty(draft.state)
+        further = groups.allocated(draft.state, pool, nothing, found.further_hits, end)
+        further.junction = found.junction
     draft.encoder.encode(row, encodings)
-    admission = Admission(
-        row,
-        row.tokens,
-        computed,
-        new,
-        found.held,
-        draft.pool.allocate(lacking),
-        found.hits,
-        found.external,
-        encoded=encodings.new,
-    )
+    own = (row, row.tokens, computed, new, found.held, fresh, found.hits, found.external)
+    admission = Admission(*own, encoded=encodings.new, further=further)
     draft.admit(admission, found.registered)
     return None
 
@@ -164,16 +168,18 @@ def _is_prompt(state: SchedulerState, turn: Turn) -> bool:
 def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:
     """Blocks that the request lacks for positions below `end`; None if they exceed `free`.
 
-    With `reserve_full_prompt` all of its tokens must fit, too.
+    In all groups of layers together. With `reserve_full_prompt` all of its tokens must fit, too.
     """
     config, held = draft.state.config, len(found.held) + len(found.hits)
     if config.reserve_full_prompt:
         whole = min(found.row.tokens, config.max_model_len)
         lacking = int(missing_blocks(whole, held, config.block_size))
-        if lacking + found.revived > draft.pool.free:
+        others = sum(groups.lacking(draft.state, found.further_hits, whole, ever=True))
+        if lacking + others + found.revived > draft.pool.free:
             return None
     lacking = int(missing_blocks(end, held, config.block_size))
-    return lacking if lacking + found.revived <= free else None
+    others = sum(groups.lacking(draft.state, found.further_hits, end))
+    return lacking if lacking + others + found.revived <= free else None
 
 
 # --- cached and external tokens -------------------------------------------------------------------
@@ -184,10 +190,14 @@ class _Found:
 
     `computed`: its computed, cached and `external` tokens; the connector brings the last. `held`:
     its blocks. `hits`: cached blocks; `revived`: how many of these no request holds. `registered`:
-    leading blocks of its table that lookups find.
+    leading blocks of its table that lookups find. `further_hits`: cached blocks in the groups of
+    layers beside the first; `junction`: where its prefix ends in the first, if they have less.
     """
 
-    __slots__ = ("computed", "external", "held", "hits", "registered", "revived", "row")
+    __slots__ = (
+        *("computed", "external", "further_hits", "held", "hits", "junction"),
+        *("registered", "revived", "row"),
+    )
     row: RequestState
     computed: int
     external: int
@@ -195,6 +205,8 @@ class _Found:
     hits: Blocks
     registered: int
     revived: int
+    further_hits: Tables
+    junction: int
 
     @staticmethod
     def of(draft: Draft, row: RequestState) -> "_Found":
@@ -203,6 +215,7 @@ class _Found:
         found.row, found.computed, found.external = row, row.computed, 0
         found.held, found.registered = row.blocks, row.registered
         found.hits, found.revived = (), 0
+        found.further_hits, found.junction = groups.empty(draft.state), 0
         if row.load is not Load.NONE:
             found._promote(draft)
         if not found.computed:
@@ -226,12 +239,26 @@ class _Found:
             hit = _hit(draft, row)
             self.hits, self.registered = hit.blocks, len(hit.blocks)
             self.revived = len(hit.blocks) - hit.held
+            if state.groups:
+                self._cut_to_all_groups(draft)
         self.computed = len(self.hits) * state.config.block_size
         if row.id not in state.lost and row.is_brought(state.config.behaviour):
             at_once = state.config.connector is Connector.SYNC  # one token is left to compute then
             has = min(row.external, row.tokens - at_once)
             self.external = max(has - self.computed, 0)
             self.computed += self.external
+
+    def _cut_to_all_groups(self, draft: Draft) -> None:
+        """Take the longest prefix that all groups of layers have."""
+        state, size = draft.state, draft.state.config.block_size
+        longest = len(self.hits) * size // state.alignment * state.alignment
+        end, further = groups.common_hits(state, draft.pool, self.row, longest)
+        self.hits, self.further_hits = self.hits[: end // size], further
+        self.registered = len(self.hits)
+        taken = chain(self.hits, *map(groups.real, further))
+        self.revived = sum(draft.pool.references(block) == 0 for block in taken)
+        if end < longest and any(group.is_mamba for group in state.groups):
+            self.junction = longest
 
 
 def _hit(draft: Draft, row: RequestState) -> PrefixHit:

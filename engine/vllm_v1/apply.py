@@ -11,11 +11,13 @@ import numpy as np
 from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
 from engine.core.tensors import NO_TOKENS, Tensor
+from engine.vllm_v1 import groups
 from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
     Deferral,
+    GiveBack,
     LoadStart,
     Move,
     Plan,
@@ -85,8 +87,13 @@ def _make(state: SchedulerState, move: Move) -> None:
             _admit(state, move)
         case Turn(row=row):
             _allocate(state, row, move.fresh)
-            row.drafts = 0
+            known, row.drafts = row.registered, 0
             _register(state, row, min(move.computed + move.new, move.tokens))
+            _take_in_groups(state, move, known)
+        case GiveBack(row=row):
+            row.tables = move.tables
+            for blocks in move.given:
+                state.blocks.release(blocks)
         case Preemption(row=row):
             preempt(state, row)
         case Promotion(row=row):
@@ -107,7 +114,8 @@ def _allocate(state: SchedulerState, row: RequestState, fresh: Blocks) -> None:
 
 def _register(state: SchedulerState, row: RequestState, tokens: int) -> None:
     """Register the row's blocks that its first `tokens` tokens fill."""
-    full, known = tokens // state.config.block_size, row.registered
+    whole = tokens // state.alignment * state.alignment
+    full, known = whole // state.config.block_size, row.registered
     if full > known and state.config.prefix_caching:
         state.hash_blocks(row, full)
         keys: tuple[BlockKey, ...] = row.hashes[known:full]
@@ -131,11 +139,31 @@ def _admit(state: SchedulerState, admission: Admission) -> None:
     row = admission.row
     _leave_queues(state, row)
     state.noted.preempted.discard(row.id)
+    hits = admission.further.hits if admission.further else ()
+    state.blocks.acquire([block for table in hits for block in groups.real(table)])
     _take_blocks(state, row, admission.hits, admission.fresh)
     row.slot = state.slots.take(row.blocks, row.outputs, row.request.max_tokens)
-    row.computed = admission.computed
+    row.computed, known = admission.computed, row.registered
     _register(state, row, min(admission.computed + admission.new, row.tokens))
+    _take_in_groups(state, admission, known)
     state.running.append(row)
+
+
+def _take_in_groups(state: SchedulerState, turn: Turn, known: int) -> None:
+    """Hand out and register the blocks of a turn in the groups of layers beside the first.
+
+    `known`: leading blocks of the first group that lookups found before.
+    """
+    row, further = turn.row, turn.further
+    if further is None:
+        return
+    for blocks in further.fresh:
+        state.blocks.allocate(blocks)
+    row.tables, row.junction = further.tables, row.junction or further.junction
+    end = min(turn.computed + turn.new, turn.tokens) if state.config.prefix_caching else 0
+    full = range(known * state.config.block_size, end // state.alignment * state.alignment)
+    for _, block, key in groups.findable(state, row, row.tables, full):
+        state.blocks.register((block,), (key,))
 
 
 def _load(state: SchedulerState, start: LoadStart) -> None:
@@ -575,6 +603,8 @@ def _release(state: SchedulerState, request: RequestState) -> None:
         last.frees.append((request.id, request.blocks))
     else:
         state.blocks.release(request.blocks)
+    for table in request.tables:
+        state.blocks.release(groups.real(table))
 
 
 def _give_slot_back(state: SchedulerState, request: RequestState) -> None:

@@ -2,24 +2,28 @@
 
 from attrs import define, field
 
+from engine.vllm_v1 import groups
 from engine.vllm_v1.blocks import PoolDraft
 from engine.vllm_v1.encoder import EncoderDraft
 from engine.vllm_v1.plan import (
     Admission,
     Blocks,
     Deferral,
+    GiveBack,
     Growth,
     LoadStart,
     Move,
     Plan,
     Preemption,
     Promotion,
+    Tables,
     Turn,
     Verification,
 )
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.running import Batch
 from engine.vllm_v1.state import SchedulerState
+from spec.core.requests import BlockKey
 
 
 @define(eq=False)
@@ -29,7 +33,8 @@ class Draft:
     `budget`: tokens that are left. `threshold`: most tokens of one request. `running`: requests in
     the running queue. `turns`: by row, its turn. `loads`: loads that begin in this step. `passed`:
     requests that were passed over. `emptied`: requests that released their blocks after a failed
-    load. The other fields are those of `Plan`.
+    load. `tables`: block tables in groups of layers, of requests that gave some blocks back in this
+    step. `states`: keys of the states that it computes. The other fields are those of `Plan`.
     """
 
     state: SchedulerState
@@ -46,6 +51,8 @@ class Draft:
     passed: list[RequestState] = field(factory=list)
     emptied: set[RequestState] = field(factory=set)
     preempted: list[RequestState] = field(factory=list)
+    tables: dict[RequestState, Tables] = field(factory=dict)
+    states: set[BlockKey] = field(factory=set)
     refusal: str | None = None
     verification: Verification | None = None
 
@@ -104,6 +111,16 @@ class Draft:
         self.budget -= turn.new
         end = min(turn.computed + turn.new, turn.tokens)
         self._register(turn.row, turn.row.registered, end, turn.table)
+        self._register_in_groups(turn, turn.row.registered, end)
+
+    def give_back(self, row: RequestState, computed: int) -> None:
+        """A row releases the blocks of groups of layers that it reads no more."""
+        kept, given = groups.unread(self.state, row.tables, computed)
+        if any(given):
+            self.moves.append(GiveBack(row, given, kept))
+            self.tables[row] = kept
+            for blocks in given:
+                self.pool.release(blocks)
 
     def admit(self, admission: Admission, registered: int) -> None:
         """A request runs; `registered`: leading blocks of its table that are registered already."""
@@ -113,6 +130,7 @@ class Draft:
         self.running += 1
         end = min(admission.computed + admission.new, admission.tokens)
         self._register(admission.row, registered, end, admission.table)
+        self._register_in_groups(admission, registered, end)
 
     def preempt(self, victim: RequestState) -> None:
         """Preempt a row; its turn in this step, if any, is undone."""
@@ -124,6 +142,9 @@ class Draft:
             self.budget += turn.new
         if not self.state.is_written(victim.id):
             self.pool.release(victim.blocks if turn is None else turn.table)
+        further = None if turn is None else turn.further
+        for table in further.tables if further else self.tables.get(victim, victim.tables):
+            self.pool.release(groups.real(table))
 
     def promote(self, row: RequestState) -> None:
         """The request's load has ended: it can be scheduled again."""
@@ -146,7 +167,18 @@ class Draft:
             self.moves.append(Deferral(row))
 
     def _register(self, row: RequestState, known: int, end: int, table: Blocks) -> None:
-        full = end // self.state.config.block_size
+        whole = end // self.state.alignment * self.state.alignment
+        full = whole // self.state.config.block_size
         if full > known and self.state.config.prefix_caching:
             self.state.hash_blocks(row, full)
             self.pool.register(table[known:full], row.hashes[known:full])
+
+    def _register_in_groups(self, turn: Turn, known: int, end: int) -> None:
+        state, row = self.state, turn.row
+        if turn.further is None or not state.config.prefix_caching:
+            return
+        full = range(known * state.config.block_size, end // state.alignment * state.alignment)
+        for group, block, key in groups.findable(state, row, turn.further.tables, full):
+            self.pool.register((block,), (key,))
+            if group.is_mamba:
+                self.states.add(key)

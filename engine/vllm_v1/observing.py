@@ -12,9 +12,20 @@ from engine.core.observing import (
 )
 from engine.core.scheduler import Ends
 from engine.core.sharing import DerivedMap
+from engine.vllm_v1 import groups
 from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.flights import Flight
-from engine.vllm_v1.plan import Admission, LoadStart, Move, Plan, Preemption, Promotion, Turn
+from engine.vllm_v1.plan import (
+    Admission,
+    GiveBack,
+    GroupBlocks,
+    LoadStart,
+    Move,
+    Plan,
+    Preemption,
+    Promotion,
+    Turn,
+)
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome
 from engine.vllm_v1.scheduler import Scheduler
@@ -161,6 +172,10 @@ def _move(move: Move) -> Iterator[Event]:
         case Turn():
             yield from _turn(move)
             yield from _encoded(move)
+        case GiveBack(row=row):
+            for number, blocks in enumerate(move.given, start=1):
+                if blocks:
+                    yield Event("give_back", row.id, "V1-GRP-2", number, blocks)
         case Preemption(row=row):
             yield Event("preempt", row.id, "V1-PRE-1")
         case Promotion(row=row):
@@ -179,14 +194,27 @@ def _taken(move: Admission | LoadStart) -> Iterator[Event]:
     """Hits and new blocks."""
     if move.hits:
         yield Event("prefix_hit", move.row.id, "V1-KV-4", (), move.hits)
+    further = move.further if isinstance(move, Admission) else None
+    for number, table in enumerate(further.hits if further else (), start=1):
+        if table:
+            yield Event("hit_in_group", move.row.id, "V1-GRP-5", number, groups.real(table))
     if move.fresh:
         yield Event("allocate", move.row.id, "V1-KV-8", move.held, move.fresh)
+    yield from _fresh_in_groups(move.row, further)
+
+
+def _fresh_in_groups(row: RequestState, further: GroupBlocks | None) -> Iterator[Event]:
+    """The new blocks in the groups of layers beside the first."""
+    for number, blocks in enumerate(further.fresh if further else (), start=1):
+        if blocks:
+            yield Event("allocate_in_group", row.id, "V1-GRP-11", number, blocks)
 
 
 def _turn(turn: Turn) -> Iterator[Event]:
     """The blocks of a running row, and its tokens."""
     if turn.fresh:
         yield Event("allocate", turn.row.id, "V1-KV-8", turn.held, turn.fresh)
+    yield from _fresh_in_groups(turn.row, turn.further)
     yield Event("catch_up", turn.row.id, "V1-BUD-3", turn.computed, turn.new)
 
 
@@ -295,6 +323,7 @@ class Observer:
             and record.prefilling == request.prefilling
             and record.load is request.load
             and record.sending == request.sending
+            and record.tables is request.tables
         ):
             return record
         return self._row(request)
@@ -314,6 +343,8 @@ class Observer:
             prefilling=request.prefilling,
             load=request.load,
             sending=request.sending,
+            tables=request.tables,
+            junction=request.junction,
         )
 
 

@@ -13,6 +13,21 @@ from engine.vllm_v1.verifying import VerifyingRows
 from spec.core.requests import Content
 
 Blocks: TypeAlias = tuple[int, ...]
+Tables: TypeAlias = tuple[Blocks, ...]
+
+
+@define(eq=False)
+class GroupBlocks:
+    """The blocks of a turn in the groups of layers beside the first, by group.
+
+    `hits`: cached blocks that it takes. `fresh`: new blocks. `tables`: its tables in the step.
+    `junction`: where the prefix ended that the first group had, if others had less of it.
+    """
+
+    hits: Tables
+    fresh: Tables
+    tables: Tables
+    junction: int = 0
 
 
 @define(eq=False)
@@ -22,7 +37,8 @@ class Turn:
     `tokens`: all tokens of the row. `computed`: those computed before the step or found in caches.
     `new`: tokens to compute, the last `drafts` of them drafts to verify. `held`: its blocks before
     the step. `fresh`: new blocks. `awaited`: tokens behind `tokens` that steps in flight sample.
-    `encoded`: its spans that the step encodes.
+    `encoded`: its spans that the step encodes. `further`: its blocks in the groups of layers beside
+    the first, if there are any.
     """
 
     row: RequestState
@@ -33,6 +49,7 @@ class Turn:
     fresh: Blocks
     awaited: int = field(default=0, kw_only=True)
     encoded: Spans = field(default=(), kw_only=True)
+    further: GroupBlocks | None = field(default=None, kw_only=True)
     drafts: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -133,6 +150,18 @@ class Admission(Turn):
 
 
 @define(eq=False)
+class GiveBack:
+    """A row that releases blocks of groups of layers that it reads no more; `given`: by group.
+
+    `tables`: those that it has then.
+    """
+
+    row: RequestState
+    given: Sequence[Blocks]
+    tables: Tables
+
+
+@define(eq=False)
 class Preemption:
     """A row that releases its blocks and waits."""
 
@@ -173,7 +202,7 @@ class Deferral:
     row: RequestState
 
 
-Move: TypeAlias = Turn | Preemption | Promotion | LoadStart | Deferral
+Move: TypeAlias = Turn | GiveBack | Preemption | Promotion | LoadStart | Deferral
 
 
 @define(eq=False)

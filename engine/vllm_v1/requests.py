@@ -29,6 +29,8 @@ class RequestState(decoding.RequestState):
     - `external`: tokens at its beginning that the connector can bring; `if_lost`: those of them
       that come although the load is lost.
     - `unanswered`: the connector has not said what it can bring.
+    - `tables`: its block tables in the groups of layers beside the first; `junction`: where its
+      prefix ended in the first, if others had less of it.
     - `arrival`: how many arrived before it, 0 under first come, first served.
     """
 
@@ -42,6 +44,8 @@ class RequestState(decoding.RequestState):
     external: int = 0
     if_lost: int = 0
     unanswered: bool = False
+    tables: tuple[tuple[int, ...], ...] = ()
+    junction: int = 0
     arrival: int = 0
 
     def __attrs_post_init__(self) -> None:

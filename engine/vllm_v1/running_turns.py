@@ -7,6 +7,7 @@ loop are those of the release. The formulas are those of `spec/vllm_v1/config.py
 from collections.abc import Sequence
 from itertools import islice
 
+from engine.vllm_v1 import groups
 from engine.vllm_v1.draft import Draft
 from engine.vllm_v1.plan import Growth, Turn, Verification
 from engine.vllm_v1.requests import RequestState
@@ -25,7 +26,7 @@ def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) ->
 def plan_batch(state: SchedulerState) -> list[Growth] | None:
     """The rows that are handed blocks, if all rows decode and each of them finds its slots."""
     running = state.running
-    if not running.members or not running.all_decode:
+    if not running.members or not running.all_decode or state.groups:
         return None
     # A request is admitted only with budget left, so that there is a token for each row.
     growing = running.of_length(1 - state.config.num_lookahead_tokens)
@@ -103,12 +104,22 @@ def plan_turns(draft: Draft) -> None:
         new = _new_tokens(draft, row)
         if new <= 0:  # no position of the model length is left to compute
             continue
-        computed = running.computed(row)
-        wanted = draft.encoder.want(row, computed, new)
-        new = wanted.tokens
+        computed, tokens = running.computed(row), running.tokens(row)
+        if state.groups:
+            span = range(computed, computed + new)
+            new = groups.chunk(state, row, span, tokens, row.junction)
+            if not new:  # the budget holds no whole block for a state
+                continue
+            draft.give_back(row, computed)
+        encodings = draft.encoder.want(row, computed, new)
+        new = encodings.tokens
         if not new:
             continue
-        lacking = lacking_blocks(state, len(row.blocks), computed, new)
+        tables, lacking = draft.tables.get(row, row.tables), 0
+        wanted = lacking_blocks(state, len(row.blocks), computed, new)
+        if state.groups:
+            lacking = sum(groups.lacking(state, tables, computed + new))
+        lacking += wanted
         _make_room(draft, row, lacking)
         if row in draft.preempted:
             if ends_turns:
@@ -116,20 +127,14 @@ def plan_turns(draft: Draft) -> None:
             continue
         if lacking > draft.pool.free:
             return
-        fresh = draft.pool.allocate(lacking) if lacking else ()
-        draft.encoder.encode(row, wanted)
-        draft.give_turn(
-            Turn(
-                row,
-                running.tokens(row),
-                computed,
-                new,
-                row.blocks,
-                fresh,
-                awaited=row.placeholders,
-                encoded=wanted.new,
-            )
-        )
+        fresh, further = draft.pool.allocate(wanted) if wanted else (), None
+        if state.groups:
+            no_hits, end = groups.empty(state), computed + new
+            further = groups.allocated(state, draft.pool, tables, no_hits, end)
+        draft.encoder.encode(row, encodings)
+        own = (row, tokens, computed, new, row.blocks, fresh)
+        encoded, awaited = encodings.new, row.placeholders
+        draft.give_turn(Turn(*own, awaited=awaited, encoded=encoded, further=further))
 
 
 def _new_tokens(draft: Draft, row: RequestState) -> int:

@@ -14,6 +14,7 @@ from engine.vllm_v1.requests import RankedQueue, RequestState
 from engine.vllm_v1.running import Running
 from spec.core.requests import Request
 from spec.vllm_v1.config import Scheduling, VllmV1Config
+from spec.vllm_v1.groups import KvGroup
 
 
 @define(eq=False)
@@ -73,10 +74,14 @@ class SchedulerState(state.SchedulerState[RequestState]):
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
     encoder: EncoderCache = field(init=False)
-    budget: int = field(init=False)  # of the configuration; every step reads it
+    # Of the configuration; every step reads them.
+    budget: int = field(init=False)
+    groups: tuple[KvGroup, ...] = field(init=False)
+    alignment: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.config.token_budget
+        self.groups, self.alignment = self.config.groups, self.config.hit_alignment
         self.encoder = EncoderCache.of(self.config)
 
     @staticmethod

@@ -10,9 +10,11 @@ from attrs import evolve, frozen
 
 from reference.core.block_pool import allocate, lookup, register, release, touch
 from reference.core.guards import require
+from reference.vllm_v1 import groups
 from spec.core.arithmetic import cdiv
 from spec.core.blocks import BlockPool, missing_blocks
 from spec.vllm_v1.config import hit_blocks_at_most, slots_end
+from spec.vllm_v1.groups import aligned
 from spec.vllm_v1.records import Context, Sequence
 
 
@@ -22,12 +24,28 @@ class Demand:
 
     `hits`: cached blocks that it takes. `external`: tokens that the connector brings. `new`:
     tokens to compute. `is_load`: the external tokens come later, nothing is computed now.
+    `further_hits`: those in the groups of layers beside the first. `junction`: where the prefix
+    ends that the first group has, if another has less of it.
     """
 
     new: int = 0
     hits: tuple[int, ...] = ()
     external: int = 0
     is_load: bool = False
+    further_hits: groups.Tables = ()
+    junction: int = 0
+
+
+def found(ctx: Context, pool: BlockPool, sequence: Sequence) -> Demand:
+    """The cached blocks of the longest prefix that all groups of layers have."""
+    hits, size = prefix_hits(ctx, pool, sequence), ctx.config.block_size
+    if not ctx.config.groups:
+        return Demand(hits=hits)
+    longest = int(aligned(len(hits) * size, ctx.config.hit_alignment))
+    end, further = groups.common_prefix(ctx, pool, sequence, longest)
+    parts = end < longest and any(group.is_mamba for group in ctx.config.groups)
+    junction = longest if parts else 0
+    return Demand(hits=hits[: end // size], further_hits=further, junction=junction)
 
 
 def prefix_hits(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:
@@ -53,16 +71,27 @@ def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
 
 def blocks_taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> int:
     """Free blocks that the demand uses up: new ones, and hits that no request holds."""
+    end = _slots_end(ctx, sequence, demand)
+    further = sum(groups.missing(ctx, sequence, demand.further_hits, end))
+    return _missing(ctx, sequence, demand, end) + further + _revived(pool, demand)
+
+
+def _slots_end(ctx: Context, sequence: Sequence, demand: Demand) -> int:
+    """Positions for which the request needs slots."""
     lookahead = 0 if demand.is_load else ctx.config.num_lookahead_tokens
     computed = computed_with(ctx, sequence, demand)
-    end = slots_end(computed + demand.new, lookahead, ctx.config.max_model_len)
-    return _taken(ctx, pool, sequence, demand, int(end))
+    return int(slots_end(computed + demand.new, lookahead, ctx.config.max_model_len))
 
 
-def _taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand, end: int) -> int:
+def _missing(ctx: Context, sequence: Sequence, demand: Demand, end: int) -> int:
+    """Blocks that it lacks for the first `end` positions."""
     held = len(sequence.blocks) + len(demand.hits)
-    revived = sum(block not in pool.references for block in demand.hits)
-    return int(missing_blocks(end, held, ctx.config.block_size)) + revived
+    return int(missing_blocks(end, held, ctx.config.block_size))
+
+
+def _revived(pool: BlockPool, demand: Demand) -> int:
+    """Cached blocks that it takes, and that no request holds."""
+    return groups.revived(pool, (demand.hits, *demand.further_hits))
 
 
 def fits(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> bool:
@@ -84,7 +113,9 @@ def fits_at_admission(
     """
     if ctx.config.reserve_full_prompt:
         whole = min(sequence.tokens, ctx.config.max_model_len)
-        if _taken(ctx, pool, sequence, demand, whole) > len(pool.free):
+        further = sum(groups.missing(ctx, sequence, demand.further_hits, whole, ever=True))
+        needed = _missing(ctx, sequence, demand, whole) + further + _revived(pool, demand)
+        if needed > len(pool.free):
             return False
     spoken_for = blocks_spoken_for(ctx, in_progress) if demand.is_load else 0
     return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free) - spoken_for
@@ -110,27 +141,40 @@ def allocate_slots(
     # guard
     require(fits(ctx, pool, sequence, demand), "allocate_slots", "V1-KV-1")
     # effect
-    revived = sum(block not in pool.references for block in demand.hits)
-    count = blocks_taken(ctx, pool, sequence, demand) - revived
-    pool = touch(pool, demand.hits)
-    pool, blocks = allocate(pool, count)
+    end = _slots_end(ctx, sequence, demand)
+    pool = touch(pool, groups.real((demand.hits, *demand.further_hits)))
+    pool, blocks = allocate(pool, _missing(ctx, sequence, demand, end))
     computed = computed_with(ctx, sequence, demand)
     grown = evolve(sequence, blocks=(*sequence.blocks, *demand.hits, *blocks), computed=computed)
+    if ctx.config.groups:
+        pool, tables = groups.allocated(ctx, pool, sequence, demand.further_hits, end)
+        grown = evolve(grown, tables=tables, junction=sequence.junction or demand.junction)
     if demand.is_load:
         return pool, grown
     return cache_blocks(ctx, pool, grown, min(computed + demand.new, grown.tokens)), grown
 
 
 def cache_blocks(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int) -> BlockPool:
-    """Let lookups find the request's blocks that are full of its first `tokens` tokens."""
+    """Let lookups find the request's blocks that are full of its first `tokens` tokens.
+
+    Where blocks of groups of layers differ in size: of a prefix that is whole in all of them.
+    """
+    if not ctx.config.prefix_caching:
+        return pool
+    tokens = int(aligned(tokens, ctx.config.hit_alignment))
     full = tokens // ctx.config.block_size
     fresh = [index for index in range(full) if sequence.blocks[index] not in pool.keys]
-    if not ctx.config.prefix_caching or not fresh:
-        return pool
-    keys = ctx.keys.of(sequence.id, full)
-    return register(
-        pool, [sequence.blocks[index] for index in fresh], [keys[index] for index in fresh]
-    )
+    if fresh:
+        keys = ctx.keys.of(sequence.id, full)
+        pool = register(
+            pool, [sequence.blocks[index] for index in fresh], [keys[index] for index in fresh]
+        )
+    return groups.cached(ctx, pool, sequence, tokens)
+
+
+def free_tables(ctx: Context, pool: BlockPool, row: Sequence) -> BlockPool:
+    """A request gives all its blocks back, one group of layers after the other."""
+    return groups.freed(free(ctx, pool, row.blocks), row.tables)
 
 
 def free(ctx: Context, pool: BlockPool, blocks: tuple[int, ...]) -> BlockPool:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Container
 from attrs import define, evolve, field, frozen
 
 from reference.core.run import Run
-from reference.vllm_v1 import encoder_cache, kv_cache, transitions, unfilled
-from reference.vllm_v1.kv_cache import Demand, computed_with, is_brought, prefix_hits
+from reference.vllm_v1 import encoder_cache, groups, kv_cache, transitions, unfilled
+from reference.vllm_v1.kv_cache import Demand, computed_with, is_brought
 from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.arithmetic import cdiv
 from spec.core.records import Event
@@ -134,12 +134,15 @@ def schedule_running(ctx: Context, plan: Plan) -> Plan:
             continue
         behind = (row.tokens + row.placeholders, row.drafts, row.computed)
         new = int(running_tokens(*behind, threshold, plan.budget, config.most_positions))
+        new = groups.chunk(ctx, row, row.computed, new, row.junction)
         if new <= 0:
             continue
         plan, encodings = transitions.look_for_encodings(ctx, plan, row, row.computed, new)
         new = encodings.tokens
         if new == 0:
             continue
+        if config.groups:
+            plan, row = transitions.give_back_unread(ctx, plan, row)
         plan = _make_room(ctx, plan, row, new)
         if row.id in plan.preempted:
             if config.behaviour.own_preemption_ends_turns:
@@ -260,11 +263,16 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
     if not ctx.config.chunked_prefill and new < uncut:
         return _not_to_be_cut(ctx, plan, row)
-    plan, encodings = transitions.look_for_encodings(ctx, plan, row, computed, new)
-    if encodings.tokens == 0 < new:
+    chunk = groups.chunk(ctx, row, computed, new, demand.junction)
+    if chunk == 0 < new:
+        return evolve(plan, refusal="V1-GRP-14")
+    plan, encodings = transitions.look_for_encodings(ctx, plan, row, computed, chunk)
+    if encodings.tokens == 0 < chunk:
         return _not_encoded(ctx, plan, row)
     new = encodings.tokens
     demand = evolve(demand, new=new)
+    if groups.reads_fresh_state(ctx, plan.state.pool, demand.further_hits, plan.states):
+        return evolve(plan, refusal="V1-GRP-15")
     if not _fits(ctx, plan, row, demand):
         state = encoder_cache.given_back(ctx, plan.state, row.id)
         return evolve(plan, state=state, refusal="V1-KV-1")
@@ -298,12 +306,13 @@ def _found(ctx: Context, state: State, row: Sequence) -> Demand:
     """What the request need not compute: cached blocks, then what the connector has beyond."""
     if row.computed > 0:
         return Demand()
-    hits = prefix_hits(ctx, state.pool, row)
-    local = len(hits) * ctx.config.block_size
+    cached = kv_cache.found(ctx, state.pool, row)
+    local = len(cached.hits) * ctx.config.block_size
     external = _external(ctx, state, row) - local
     if ctx.config.connector is Connector.NONE or external <= 0:
-        return Demand(hits=hits)
-    return Demand(hits=hits, external=external, is_load=ctx.config.connector is Connector.ASYNC)
+        return cached
+    is_load = ctx.config.connector is Connector.ASYNC
+    return evolve(cached, external=external, is_load=is_load)
 
 
 def _external(ctx: Context, state: State, row: Sequence) -> int:

@@ -7,7 +7,7 @@ back, tokens sampled. Source: vllm-v1, the sections named at each function.
 Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from attrs import evolve, field, frozen
@@ -15,11 +15,11 @@ from attrs import evolve, field, frozen
 from reference.core import run
 from reference.core.frozen_map import FrozenMap
 from reference.core.guards import require, require_among, require_new
-from reference.vllm_v1 import encoder_cache, kv_cache
+from reference.vllm_v1 import encoder_cache, groups, kv_cache
 from reference.vllm_v1.encoder_cache import Wanted
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
-from spec.core.requests import Content
+from spec.core.requests import BlockKey, Content
 from spec.vllm_v1.config import Connector, Scheduling, rolled_back, valid_after_loss
 from spec.vllm_v1.records import Context, Flight, GivenBack, Load, Lookups, Sequence, State
 
@@ -33,12 +33,13 @@ class Plan:
 
     `scheduled`: tokens to compute, by request, in the order of the decisions. `drafts`: how many
     of them verify drafts. `external`: tokens that the connector brings to those admitted.
+    `victims`: those that were preempted, as they were, and how many tokens they had been given.
     `looked_at`: passed over in this step, in queue order. `loaded`: of those admitted, the ones
     that had loaded. `lookups`: what those that began for the first time asked for and found;
     `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
     request. `encoder_budget`: what is left of the tokens to encode. `encoded`: the spans to encode,
-    by request. `evicted`: contents that made room for them. `refusal`: the rule that ended the walk
-    over the queues.
+    by request. `evicted`: contents that made room for them. `states`: keys of the states that its
+    chunks leave. `refusal`: the rule that ended the walk over the queues.
     """
 
     state: State
@@ -49,6 +50,7 @@ class Plan:
     external: dict[str, int] = field(factory=dict)
     admitted: tuple[str, ...] = ()
     preempted: tuple[str, ...] = ()
+    victims: dict[str, tuple[Sequence, int]] = field(factory=dict)
     looked_at: Queue = ()
     loaded: tuple[str, ...] = ()
     lookups: Lookups = field(factory=Lookups)
@@ -56,6 +58,7 @@ class Plan:
     encoder_budget: int = 0
     encoded: dict[str, tuple[int, ...]] = field(factory=dict)
     evicted: tuple[Content, ...] = ()
+    states: frozenset[BlockKey] = frozenset()
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
@@ -193,7 +196,7 @@ def give_back(ctx: Context, state: State, row: Sequence) -> State:
     Then they wait for the results of all that are in flight now (vLLM 0.28.0).
     """
     if not (row.blocks and is_written(ctx, state, row.id)):
-        return evolve(state, pool=kv_cache.free(ctx, state.pool, row.blocks))
+        return evolve(state, pool=kv_cache.free_tables(ctx, state.pool, row))
     last = max(place for place, flight in enumerate(state.flights) if flight.scheduled)
     flight = state.flights[last]
     late = evolve(flight, frees=(*flight.frees, GivenBack(row.id, row.blocks)))
@@ -307,14 +310,17 @@ def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> P
     require(sequence in plan.state.running, "catch_up", "V1-OUT-1")
     require(0 < new_tokens <= plan.budget, "catch_up", "V1-BUD-1")
     # effect
-    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, Demand(new=new_tokens))
+    demand = Demand(new=new_tokens)
+    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
     awaited = sequence.tokens + sequence.placeholders
     drafts = max(sequence.computed + new_tokens - awaited, 0)
     state = evolve(
         plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
     )
-    return evolve(_scheduled(plan, sequence.id, new_tokens, drafts), state=state).with_events(
-        *_allocation(sequence, grown, ()),
+    states = plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown)
+    scheduled = _scheduled(plan, sequence.id, new_tokens, drafts)
+    return evolve(scheduled, state=state, states=states).with_events(
+        *_allocation(sequence, grown, demand),
         Event("catch_up", sequence.id, "V1-BUD-3", sequence.computed, new_tokens),
     )
 
@@ -329,10 +335,37 @@ def _scheduled(plan: Plan, request_id: str, new_tokens: int, drafts: int) -> Pla
     )
 
 
-def _allocation(before: Sequence, after: Sequence, hits: tuple[int, ...]) -> tuple[Event, ...]:
-    """The event of the blocks that were handed out, if there were any."""
-    new = after.blocks[len(before.blocks) + len(hits) :]
-    return (Event("allocate", after.id, "V1-KV-8", before.blocks, new),) if new else ()
+def _allocation(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ...]:
+    """The events of the blocks that were handed out, if there were any."""
+    new = after.blocks[len(before.blocks) + len(demand.hits) :]
+    first = (Event("allocate", after.id, "V1-KV-8", before.blocks, new),) if new else ()
+    return (*first, *_group_events("allocate_in_group", before, after, demand.further_hits))
+
+
+def _group_events(
+    transition: str, before: Sequence, after: Sequence, hits: groups.Tables
+) -> Iterator[Event]:
+    """By group of layers the blocks at the end of its table, behind what it held and its hits."""
+    for number, table in enumerate(after.tables, start=1):
+        held = sum(len(tables[number - 1]) for tables in (before.tables, hits) if tables)
+        if blocks := groups.real((table[held:],)):
+            yield Event(transition, after.id, "V1-GRP-11", number, blocks)
+
+
+def give_back_unread(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequence]:
+    """Before its turn a running request gives back the blocks that it reads no more (vLLM 0.28.0).
+
+    They are those behind the windows of groups of layers, and states that were continued.
+    """
+    # guard
+    require(sequence in plan.state.running, "give_back_unread", "V1-OUT-1")
+    # effect
+    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence)
+    if not given:
+        return plan, sequence
+    state = evolve(plan.state, pool=pool, running=replaced(plan.state.running, row))
+    events = (Event("give_back", row.id, "V1-GRP-2", *one_group) for one_group in given)
+    return evolve(plan, state=state).with_events(*events), row
 
 
 def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
@@ -346,7 +379,8 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     # guard
     require(victim in plan.state.running, "preempt", "V1-PRE-1")
     # effect
-    again = evolve(victim, computed=0, drafts=0, placeholders=0, blocks=(), prefilling=False)
+    nothing = evolve(victim, computed=0, blocks=(), tables=(), junction=0)
+    again = evolve(nothing, drafts=0, placeholders=0, prefilling=False)
     freed = give_back(ctx, without(plan.state, victim.id), victim)
     freed = encoder_cache.given_back(ctx, freed, victim.id)
     spans = ctx.requests[victim.id].encoder_spans
@@ -367,6 +401,7 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
         encoder_budget=plan.encoder_budget + refund,
         encoded={id_: spans for id_, spans in plan.encoded.items() if id_ != victim.id},
         preempted=(*plan.preempted, victim.id),
+        victims={**plan.victims, victim.id: (victim, plan.scheduled.get(victim.id, 0))},
     ).with_events(Event("preempt", victim.id, "V1-PRE-1"))
 
 
@@ -452,7 +487,12 @@ def _taken(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ..
     """The events of hits and new blocks."""
     hits = demand.hits
     hit = (Event("prefix_hit", after.id, "V1-KV-4", (), hits),) if hits else ()
-    return (*hit, *_allocation(before, after, hits))
+    further = (
+        Event("hit_in_group", after.id, "V1-GRP-5", number, groups.real((table,)))
+        for number, table in enumerate(demand.further_hits, start=1)
+        if table
+    )
+    return (*hit, *further, *_allocation(before, after, demand))
 
 
 def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding: int = 0) -> Plan:
@@ -479,6 +519,7 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
             preempted=left.preempted - {sequence.id},
         ),
         admitted=(*plan.admitted, sequence.id),
+        states=plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
     ).with_events(

@@ -7,6 +7,7 @@ got tokens already, leaves them so. Schedulers do not track them.
 from collections.abc import Collection, Iterable, Mapping
 
 from reference.core.frozen_map import FrozenMap, updated, without
+from reference.vllm_v1.groups import all_tables
 from reference.vllm_v1.transitions import Plan
 from spec.core.arithmetic import cdiv
 from spec.vllm_v1.records import Context, Sequence, State
@@ -45,51 +46,66 @@ def after_step(
 def when_decided(ctx: Context, before: State, plan: Plan) -> Blocks:
     """The unfilled blocks once all is decided."""
     unfilled: Blocks = FrozenMap(before.unfilled or ())
-    planned = dict[str, Blocks]()
-    tables = {row.id: row.blocks for row in before.running}
     for event in plan.events:
-        if event.transition == "allocate":
+        if event.transition in ("allocate", "allocate_in_group"):
             unfilled = without(unfilled, *event.after)
-            tables[event.id] = (*event.before, *event.after)
-        elif event.transition == "catch_up":
-            computed, table = event.before, tables[event.id]
-            planned[event.id] = _from(ctx, table, computed, computed + event.after)
         elif event.transition == "preempt":
-            unfilled = FrozenMap({**planned.pop(event.id, {}), **unfilled})
+            row, tokens = plan.victims[event.id]
+            end = row.computed + tokens
+            planned = _from(ctx, row, row.computed, end) if tokens else {}
+            unfilled = FrozenMap({**planned, **unfilled})
     return unfilled
 
 
 def when_computed(ctx: Context, unfilled: Blocks, rows: Iterable[tuple[Sequence, int]]) -> Blocks:
     """The unfilled blocks once each of these requests has computed so many tokens more."""
-    size = ctx.config.block_size
     for row, count in rows if unfilled else ():
-        for place, block in enumerate(row.blocks):
-            start, end = row.computed - place * size, row.computed + count - place * size
-            there = unfilled.get(block, size)
-            if max(start, 0) <= there < end:
-                unfilled = updated(unfilled, {block: min(end, size)})
-    return FrozenMap((block, there) for block, there in unfilled.items() if there < size)
+        for group, table in all_tables(ctx, row):
+            unfilled = _filled_in(unfilled, table, group.block_size, row.computed, count)
+    return unfilled
+
+
+def _filled_in(
+    unfilled: Blocks, table: tuple[int, ...], size: int, computed: int, count: int
+) -> Blocks:
+    """The unfilled blocks once `count` tokens more are computed in a table."""
+    for place, block in enumerate(table):
+        start, end = computed - place * size, computed + count - place * size
+        if max(start, 0) <= unfilled.get(block, size) < end:
+            unfilled = without(unfilled, block) if end >= size else updated(unfilled, {block: end})
+    return unfilled
 
 
 def left_by(ctx: Context, row: Sequence, valid: int) -> Blocks:
     """The blocks that a request leaves unfilled of which only its first tokens are valid."""
-    return _from(ctx, row.blocks, valid, len(row.blocks) * ctx.config.block_size)
+    return _from(ctx, row, valid, len(row.blocks) * ctx.config.block_size)
 
 
-def _from(ctx: Context, table: tuple[int, ...], start: int, end: int) -> Blocks:
-    """The blocks of the tokens from `start` to `end`, and how many of each are before these."""
-    size = ctx.config.block_size
-    places = range(start // size, int(cdiv(end, size)))
-    return {table[place]: max(start - place * size, 0) for place in places}
+def _from(ctx: Context, row: Sequence, start: int, end: int) -> Blocks:
+    """The blocks of the tokens from `start` to `end`, and how many of each are before these.
+
+    Of a group of states the block of the last token.
+    """
+    unfilled = {}
+    for group, table in all_tables(ctx, row):
+        size = group.block_size
+        first = end - 1 if group.is_mamba else start
+        for place in range(first // size, int(cdiv(end, size))):
+            unfilled[table[place]] = max(start - place * size, 0)
+    return unfilled
 
 
 def still(ctx: Context, state: State, unfilled: Blocks) -> tuple[tuple[int, int], ...]:
     """Those of the blocks that lookups find, or that a request counts as computed, in order."""
-    size, rows = ctx.config.block_size, (*state.present, *state.draining)
+    rows = (*state.present, *state.draining) if unfilled else ()
+    tables = [(row, *table) for row in rows for table in all_tables(ctx, row)]
 
     def is_counted(block: int, there: int) -> bool:
-        tables = (row for row in rows if block in row.blocks)
-        return any(row.computed > row.blocks.index(block) * size + there for row in tables)
+        return any(
+            row.computed > table.index(block) * group.block_size + there
+            for row, group, table in tables
+            if block in table
+        )
 
     return tuple(
         (block, there)

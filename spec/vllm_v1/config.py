@@ -6,6 +6,7 @@ release. Lengths are in tokens; every formula takes integers or solver terms.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from math import lcm
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -14,6 +15,7 @@ from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimu
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long, refuse_unserved
+from spec.vllm_v1.groups import GroupKind, KvGroup, most_blocks, parsed_groups
 from spec.vllm_v1.releases import BEHAVIOURS, Behaviour, Release
 
 
@@ -45,6 +47,15 @@ MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
 }
 """The values of keys beside which a step in flight is modelled."""
+MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
+    "release": (Release.V0_33_0, Release.V0_28_0),
+    "connector": (Connector.NONE,),
+    "num_speculative_tokens": (0,),
+    "num_lookahead_tokens": (0,),
+    "steps_in_flight": (0,),
+    "pooling": (False,),
+}
+"""The values of keys beside which several groups of layers are modelled."""
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -83,6 +94,9 @@ class VllmV1Config(PolicyConfig):
       budget.
     - `disable_chunked_mm_input`: no step computes only a part of an image's or audio's tokens; what
       the releases make of it differs.
+    - `kv_groups`: further groups of layers, each with a block table of its own, beside the first
+      group, which has full attention: "full", "sliding" with the tokens of its window, or "mamba",
+      with commas between them; "/" and a number give a group another block size.
     - `oversized`: what becomes of a request that the pool can never hold.
     - `release`: which release is followed where they differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
@@ -90,8 +104,8 @@ class VllmV1Config(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
-            one, drafts or a step in flight of a model that pools, or steps in flight with what is
-            not modelled beside them.
+            one, drafts or a step in flight of a model that pools, steps in flight or several groups
+            with what is not modelled beside them.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -109,6 +123,7 @@ class VllmV1Config(PolicyConfig):
         "sends",
         "oversized",
         "pooling",
+        "kv_groups",
     )
 
     policy: str = "vllm-v1"
@@ -133,6 +148,7 @@ class VllmV1Config(PolicyConfig):
     max_num_encoder_input_tokens: int | None = None
     encoder_cache_size: int | None = None
     disable_chunked_mm_input: bool = False
+    kv_groups: str | None = None
     oversized: Oversized = Oversized.REFUSED
     release: Release = Release.V0_28_0
     prefill_time: float = 8.0
@@ -150,6 +166,14 @@ class VllmV1Config(PolicyConfig):
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} where steps_in_flight is not 0")
+        for name, values in MODELLED_WITH_GROUPS.items() if self.kv_groups is not None else ():
+            if (value := getattr(self, name)) not in values:
+                allowed = ", ".join(map(str, values))
+                raise ConfigError(name, value, f"{allowed} with kv_groups")
+        has_states = any(group.is_mamba for group in self.groups)
+        for name in ("prefix_caching", "chunked_prefill") if has_states else ():
+            if not getattr(self, name):
+                raise ConfigError(name, False, "true where a group is mamba")
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 
@@ -178,6 +202,34 @@ class VllmV1Config(PolicyConfig):
     def encoder_capacity(self) -> int:
         """Most tokens whose encodings are cached."""
         return self.encoder_cache_size or self.token_budget
+
+    @property
+    def groups(self) -> tuple[KvGroup, ...]:
+        """The groups of layers beside the first."""
+        return () if self.kv_groups is None else parsed_groups(self.kv_groups, self.block_size)
+
+    @property
+    def first_group(self) -> KvGroup:
+        """The layers with full attention."""
+        return KvGroup(0, GroupKind.FULL, self.block_size)
+
+    @property
+    def all_groups(self) -> tuple[KvGroup, ...]:
+        """The groups of layers, the first with full attention."""
+        return (self.first_group, *self.groups)
+
+    @property
+    def hit_alignment(self) -> int:
+        """Tokens of which a prefix hit takes a multiple: whole blocks in each group."""
+        return lcm(self.block_size, *(group.block_size for group in self.groups))
+
+    @property
+    def pool_blocks(self) -> int:
+        """KV blocks of the pool; enough for every slot at full length in each group if absent."""
+        if self.num_blocks is not None:
+            return self.num_blocks
+        sizes = (group.block_size for group in self.all_groups)
+        return self.max_num_seqs * sum(int(cdiv(self.max_model_len, size)) for size in sizes)
 
     @property
     def behaviour(self) -> Behaviour:
@@ -219,6 +271,11 @@ class VllmV1Config(PolicyConfig):
 def is_modelled_in_flight(config: VllmV1Config) -> bool:
     """True if a step in flight is modelled beside the other keys."""
     return all(getattr(config, name) in values for name, values in MODELLED_IN_FLIGHT.items())
+
+
+def is_modelled_with_groups(config: VllmV1Config) -> bool:
+    """True if several groups of layers are modelled beside the other keys."""
+    return all(getattr(config, name) in values for name, values in MODELLED_WITH_GROUPS.items())
 
 
 # --- the budget -----------------------------------------------------------------------------
@@ -326,7 +383,7 @@ def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:
 
 
 def blocks_alone(request: Request, config: VllmV1Config) -> int:
-    """Blocks of a request with all the tokens that it may have."""
+    """Blocks of a request with all the tokens that it may have, in all groups."""
     end = largest_end(
         request.prompt_len,
         request.max_tokens,
@@ -334,7 +391,21 @@ def blocks_alone(request: Request, config: VllmV1Config) -> int:
         config.num_lookahead_tokens,
         config.max_model_len,
     )
-    return int(cdiv(end, config.block_size))
+    return sum(int(blocks_of_group(group, end, config)) for group in config.all_groups)
+
+
+def blocks_of_group(group: KvGroup, end: Number, config: VllmV1Config) -> Number:
+    """Blocks that a request with `end` positions holds at most in a group at one time.
+
+    Source: vLLM 0.28.0; the last state of a group of states is copied from the one before it.
+    """
+    places = cdiv(end, group.block_size)
+    if group.is_mamba:
+        return minimum(places, 2)
+    if group.reach is None:
+        return places
+    most = most_blocks(group.reach, config.token_budget, config.max_model_len, group.block_size)
+    return minimum(places, most)
 
 
 def refuse_unservable(request: Request, config: VllmV1Config) -> None:
@@ -385,6 +456,7 @@ _OF_SESSIONS: Mapping[str, tuple[Any, ...]] = {
     "connector": (Connector.NONE,),
     "num_speculative_tokens": (0,),
     "steps_in_flight": (0,),
+    "kv_groups": (None,),
     "release": (Release.V0_33_0, Release.V0_28_0),
 }
 """The values of keys with which sessions are modelled; 0.11.2 has none."""
@@ -423,6 +495,8 @@ def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
         raise WorkloadError("encoder_spans", spans, "none under release 0.11.2")
     if config.connector is not Connector.NONE:
         raise WorkloadError("encoder_spans", spans, "none with a connector")
+    if config.kv_groups is not None:
+        raise WorkloadError("encoder_spans", spans, "none with kv_groups")
     longest = max(span.content.tokens for span in request.encoder_spans)
     limits = {
         "max_num_encoder_input_tokens": config.encoder_budget,

@@ -39,7 +39,9 @@ class Sequence:
     which, nor how many.
     `arrival`: how many arrived before it, kept only where the scheduling looks at it. `prefilling`:
     its last step left some of its tokens uncomputed. `load`: of its external keys and values.
-    `sending`: it has left, and the connector sends its keys and values.
+    `sending`: it has left, and the connector sends its keys and values. `tables`: its blocks in the
+    groups of layers beside the first, whose are `blocks`; the null block where there is none.
+    `junction`: where the prefix ended that the first group had cached, if others had less of it.
     """
 
     id: str
@@ -53,6 +55,8 @@ class Sequence:
     prefilling: bool = False
     load: Load = Load.NONE
     sending: bool = False
+    tables: tuple[tuple[int, ...], ...] = ()
+    junction: int = 0
 
     @property
     def tokens(self) -> int:

@@ -49,6 +49,8 @@ class Behaviour:
     - `pools_last_position`: the last position of the model length may be computed where the model
       pools and samples nothing for it.
     - `loads_unread`: a connector also brings tokens to a request that reads no cache.
+    - `keeps_state_for_same_prompt`: of a prompt that ends with a block the state one block before
+      is kept, too, which a request with the same prompt finds.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     - `keeps_repeated`: a content that a request has more than once is kept until it has passed all
@@ -76,6 +78,7 @@ class Behaviour:
     keeps_repeated: bool
     keeps_whole: bool
     passes_over_unencoded: bool
+    keeps_state_for_same_prompt: bool
 
 
 _V0_11_2 = Behaviour(
@@ -96,6 +99,7 @@ _V0_11_2 = Behaviour(
     keeps_repeated=False,
     keeps_whole=False,
     passes_over_unencoded=False,
+    keeps_state_for_same_prompt=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -114,6 +118,7 @@ _V0_33_0 = evolve(
     keeps_repeated=True,
     keeps_whole=True,
     passes_over_unencoded=True,
+    keeps_state_for_same_prompt=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

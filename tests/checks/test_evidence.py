@@ -142,7 +142,10 @@ REFUTED = {
     "V1-ENC-5": ("encoder, repeated",),
     "V1-ENC-9": ("encoder, whole", "encoder, whole and capped"),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
-    "V1-KV-19": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
+    "V1-KV-19": (
+        *("priority, hashed ahead", "sync load, lost", "sync load, gone"),
+        "groups, priority, hashed ahead",
+    ),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-PRG-3": ("speculation, padding, model length",),
     "V1-LIF-7": ("oversized", "oversized, answer"),

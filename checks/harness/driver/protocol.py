@@ -59,6 +59,7 @@ _HELLO = {
         "release": {"type": "string"},
         "policy": {"type": "string"},
         "config": {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}},
+        "any_value": {"type": "array", "items": {"type": "string"}},
         "abilities": {"type": "array", "items": {"type": "string"}},
         "left_out": {"type": "array", "items": {"type": "string"}},
     },
@@ -86,6 +87,7 @@ def hello_of(line: str) -> Hello:
             allowed = f"at most {_MOST_NAME_CHARACTERS} characters"
             raise DriverError(f"driver's {name}", brief(said[name]), allowed)
     refuse_unknown("driver's config", config, claims_of(policy).keys)
+    refuse_unknown("driver's any_value", said.get("any_value", ()), claims_of(policy).keys)
     abilities, left_out = said.get("abilities", ()), said.get("left_out", ())
     refuse_unknown_words(policy, abilities, left_out)
     _refuse_wrong_values(policy, config)
@@ -93,16 +95,17 @@ def hello_of(line: str) -> Hello:
         name=said.get("name", ""),
         release=said.get("release", ""),
         policy=policy,
-        config={**_defaults_of_later_keys(policy), **config},
+        config={**_defaults_of_later_keys(policy, said.get("any_value", ())), **config},
         abilities=frozenset(abilities),
         unreported=evidence_of(policy).adapter.fields.unreported(abilities, left_out),
     )
 
 
-def _defaults_of_later_keys(policy: str) -> Json:
-    """What drivers that do not know a key are asked for."""
+def _defaults_of_later_keys(policy: str, any_value: Collection[str]) -> Json:
+    """What drivers that do not know a key are asked for; `any_value`: keys that they know."""
     config = claims_of(policy).config
-    return {name: [getattr(fields(config), name).default] for name in config.LATER}
+    unknown = (name for name in config.LATER if name not in any_value)
+    return {name: [getattr(fields(config), name).default] for name in unknown}
 
 
 def refuse_unknown_words(

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from checks.harness.adapter import POOL_NAMES, ROW_NAMES, Adapter
 from checks.harness.case import Case
-from checks.harness.decoding import RowsById, StepDecoder, present_of
+from checks.harness.decoding import Pools, RowsById, StepDecoder, present_of
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from checks.policies.vllm_v1.reference import externals
@@ -16,9 +16,11 @@ from reference.core.frozen_map import FrozenMap
 from reference.vllm_v1.kv_cache import is_brought
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
-from spec.core.requests import Content, Request
+from spec.core.requests import BlockKey, Content, Request
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.groups import NULL_BLOCK, group_key
 from spec.vllm_v1.records import (
+    Context,
     EncoderCache,
     Flight,
     GivenBack,
@@ -36,8 +38,30 @@ _QUEUES = ("waiting", "skipped", "running", "draining")
 _NUMBERS = ("computed", "generated", "drafts", "placeholders", "prefilling")
 
 
+class _GroupPools(Pools):
+    """Decodes block pools of several groups of layers."""
+
+    names = (*Pools.names, "cached_in_groups")
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx.keys)
+        self._ctx = ctx
+
+    def named(self, record: Json) -> Iterator[tuple[BlockKey, Iterable[int]]]:
+        """The contents of the first group, then of the others."""
+        yield from super().named(record)
+        groups = self._ctx.config.all_groups
+        for number, request_id, place, *blocks in record.get("cached_in_groups", ()):
+            yield group_key(self._ctx.keys, request_id, groups[number], place), blocks
+
+
 class VllmV1Decoder(StepDecoder[State]):
     """Decodes the records of one episode into steps, in their order."""
+
+    def __init__(self, machine: VllmV1Machine) -> None:
+        super().__init__(machine)
+        if machine.ctx.config.groups:
+            self.pools = _GroupPools(machine.ctx)
 
     def past_before(self, action: Action) -> Json:
         """What was lost before the step, who has no answer, and who was preempted and waits."""
@@ -147,14 +171,16 @@ class VllmV1Decoder(StepDecoder[State]):
 
     def row(self, row: Json, blocks: Iterable[int]) -> Row:
         """A request with its block table, from its row in a record."""
-        by_priority = self.ctx.config.scheduling is Scheduling.PRIORITY
+        by_priority, blocks = self.ctx.config.scheduling is Scheduling.PRIORITY, tuple(blocks)
         return Row(
             row["id"],
             prompt_len=self.ctx.requests[row["id"]].prompt_len,
             arrival=self.arrivals[row["id"]] if by_priority else 0,
-            blocks=tuple(blocks),
+            blocks=blocks,
             load=Load(row.get("load", "none")),
             sending=row.get("sending", False),
+            tables=tuple(map(tuple, row.get("tables", ()))) if blocks else (),
+            junction=row.get("junction", 0),
             **{name: row[name] for name in _NUMBERS if name in row},
         )
 
@@ -218,8 +244,10 @@ def request_extras(case: Case) -> Mapping[str, Json]:
 
 # --- events ---------------------------------------------------------------------------------------
 
-_OF_THE_PLAN = ("catch_up", "prefix_hit", "allocate", "admit", "load", "promote")
-_VISIBLE = (*_OF_THE_PLAN, "preempt", "rollback", "finish", "leave")
+_IN_GROUPS = ("hit_in_group", "allocate_in_group")
+_HITS = ("prefix_hit", "hit_in_group")
+_OF_THE_PLAN = ("catch_up", "prefix_hit", "allocate", *_IN_GROUPS, "admit", "load", "promote")
+_VISIBLE = (*_OF_THE_PLAN, "give_back", "preempt", "rollback", "finish", "leave")
 
 
 def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
@@ -232,8 +260,9 @@ def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
     decided = [
         *(Event("preempt", id_, "") for id_ in step.preempted),
         *_given_in_vain(step),
+        *step.happened("give_back"),
         *_loads(step),
-        *_given(step, config.block_size),
+        *_given(step, config),
     ]
     if step.events:
         moves = [event for event in step.events if event.transition != "leave"]
@@ -258,7 +287,7 @@ def _rollbacks(step: Step) -> Iterator[Event]:
 def _move(event: Event) -> tuple[str, str]:
     """The kind of event in a driver's order: a victim, an ended load, or an allocation."""
     kind = event.transition
-    return kind if kind in ("preempt", "promote") else "allocate", event.id
+    return kind if kind in ("preempt", "promote", "give_back") else "allocate", event.id
 
 
 def _given_in_vain(step: Step) -> Iterator[Event]:
@@ -268,7 +297,13 @@ def _given_in_vain(step: Step) -> Iterator[Event]:
         if event.transition == "allocate" and event.id in step.preempted:
             if event.after:
                 yield evolve(event, before=())
+            yield from _of(step.happened("allocate_in_group"), event.id)
             yield Event("catch_up", event.id, "", computed[event.id], event.before)
+
+
+def _of(events: Iterable[Event], request_id: str) -> Iterator[Event]:
+    """The events of a request."""
+    return (event for event in events if event.id == request_id)
 
 
 def _loads(step: Step) -> Iterator[Event]:
@@ -284,14 +319,29 @@ def _loads(step: Step) -> Iterator[Event]:
             yield Event("load", row.id, "")
 
 
-def _given(step: Step, block_size: int) -> Iterator[Event]:
+def _given(step: Step, config: VllmV1Config) -> Iterator[Event]:
     """Blocks and tokens; a newcomer's cached blocks are those that its computed tokens fill."""
     for row in step.planned.running:
         tokens, admitted = step.scheduled.get(row.id, 0), row.id in step.admitted
-        local = row.computed - step.external.get(row.id, 0)
-        yield from _blocks(step, row, row.blocks[: local // block_size] if admitted else ())
+        local = row.computed - step.external.get(row.id, 0) if admitted else 0
+        blocks = [
+            *_blocks(step, row, row.blocks[: local // config.block_size]),
+            *_blocks_in_groups(step, row, config, local),
+        ]
+        yield from sorted(blocks, key=lambda event: event.transition not in _HITS)
         if tokens:
             yield Event("admit" if admitted else "catch_up", row.id, "", row.computed, tokens)
+
+
+def _blocks_in_groups(step: Step, row: Row, config: VllmV1Config, local: int) -> Iterator[Event]:
+    """The hits and new blocks in the groups of layers beside the first."""
+    earlier = next((was.tables for was in step.before.present if was.id == row.id), ())
+    for group, table in zip(config.groups, row.tables, strict=False):
+        found = local // group.block_size
+        held = len(earlier[group.number - 1]) if earlier else found
+        for name, blocks in (("hit", table[:found]), ("allocate", table[held:])):
+            if there := tuple(block for block in blocks if block != NULL_BLOCK):
+                yield Event(f"{name}_in_group", row.id, "", group.number, there)
 
 
 def _blocks(step: Step, row: Row, hits: tuple[int, ...]) -> Iterator[Event]:

@@ -37,6 +37,7 @@ def _steps_alone(config: VllmV1Config, request: Request) -> int:
 _TRANSITIONS = (
     *("admit", "prefix_hit", "allocate", "catch_up", "preempt", "rollback", "finish"),
     *("load", "loaded", "load_failed", "promote", "lose_load", "undo", "leave"),
+    *("hit_in_group", "allocate_in_group", "give_back"),
 )
 
 
@@ -54,6 +55,7 @@ _LABELS = Labels(
         *_TRANSITIONS,
         refusals=(
             *("V1-BUD-1", "V1-SEQ-1", "V1-SES-3", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+            *("V1-GRP-14", "V1-GRP-15"),
         ),
         phases=("waiting", "prefilling", "decoding"),
         others=("eviction", "chunk", "accepted draft", "padded newcomer"),

@@ -23,15 +23,15 @@ from checks.harness.grammars import with_grammars
 from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.encoding import with_encoder_spans
 from checks.policies.vllm_v1.reference import External
-from spec.core.arithmetic import cdiv
 from spec.core.requests import Oversized, Prompt, Request
 from spec.vllm_v1.config import (
     Connector,
     Scheduling,
     VllmV1Config,
+    blocks_alone,
     is_modelled_in_flight,
+    is_modelled_with_groups,
     is_modelled_with_sessions,
-    largest_end,
 )
 from spec.vllm_v1.releases import Release
 
@@ -75,7 +75,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     swarm = _swarm(choices)
     config = VllmV1Config(**_keys(choices, swarm, pinned))
     requests, right_drafts, external = _requests(choices, swarm, config)
-    blocks = [_blocks(config, request) for request in requests]
+    blocks = [blocks_alone(request, config) for request in requests]
     held = 2 if swarm.contended else None
     config = with_tight_pool(choices, swarm, config, blocks, pinned, held)
     # What came later is drawn last, so that the other choices of a case do not depend on it.
@@ -97,6 +97,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     drawn |= {"grammars": grammars} if grammars else {}
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
+    config = _with_groups(choices, config, requests, pinned)
     config, requests = with_encoder_spans(choices, config, requests, pinned)
     if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
         config, requests = plain, _with_sessions(choices, swarm, plain, requests)
@@ -287,6 +288,33 @@ def _next_turn(
     )
 
 
+def _with_groups(
+    choices: Choices,
+    config: VllmV1Config,
+    requests: Sequence[Request],
+    pinned: Mapping[str, Any],
+) -> VllmV1Config:
+    """The configuration with further groups of layers, where they are modelled beside it."""
+    is_drawn = choices.chance(0.8) and "kv_groups" not in pinned
+    if not (is_drawn and is_modelled_with_groups(config)):
+        return config
+    may_have_states = config.prefix_caching and config.chunked_prefill
+    has_states = choices.chance(0.7) and may_have_states
+    windows = [
+        f"sliding {choices.between(2, 3 * config.block_size + 1)}"
+        for _ in range(choices.one_of((1, 1, 2) if not has_states else (0, 0, 1)))
+    ]
+    if not has_states and choices.chance(0.3):
+        windows[-1] += f"/{2 * config.block_size}"
+    names = [*windows, *(["mamba"] if has_states else []), *choices.one_of(((), (), ("full",)))]
+    grouped = evolve(config, kv_groups=", ".join(names))
+    if config.num_blocks is None or "num_blocks" in pinned:
+        return grouped if config.num_blocks is None else config
+    # As tight as it was: as many blocks more as the largest request needs more.
+    needed = [max(blocks_alone(row, each) for row in requests) for each in (config, grouped)]
+    return evolve(grouped, num_blocks=config.num_blocks + needed[1] - needed[0])
+
+
 def _pooled(choices: Choices, request: Request, longest: int) -> Request:
     """The request to a model that pools: one result, maybe of the longest prompt."""
     is_longest = choices.chance(0.3) and longest > 1  # one token of a connector is loaded for ever
@@ -329,14 +357,6 @@ def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> di
         "reserve_full_prompt": choices.chance(0.5),
     }
     return keys | dict(pinned)
-
-
-def _blocks(config: VllmV1Config, request: Request) -> int:
-    """Blocks for all positions for which a request may need a slot."""
-    drafts, lookahead = config.num_speculative_tokens, config.num_lookahead_tokens
-    length, tokens = request.prompt_len, request.max_tokens
-    end = largest_end(length, tokens, drafts, lookahead, config.max_model_len)
-    return int(cdiv(end, config.block_size))
 
 
 def _external(choices: Choices, block: int, request: Request) -> External:

@@ -74,6 +74,7 @@ _HITS = ("none", "the same", "longer", "shorter")
 DRAFTS = count_of_row("drafts in the step", _drafts)
 HIT = Class("hit", _HITS, _hit)
 NEW_HIT = count("blocks of its hit", lambda moment: len(moment.event.after))
+GIVEN_BACK = count("blocks given back", lambda moment: len(moment.event.after))
 BUDGET = count("tokens of the budget left", lambda moment: moment.step.budget_left)
 VICTIMS = count("victims", lambda moment: len(moment.step.preempted))
 PASSED = count("requests passed over", _passed_over)
@@ -82,7 +83,10 @@ ACCEPTED = count("accepted drafts", lambda moment: moment.event.after)
 PHASE = phase(phase_of, "waiting", "prefilling", "decoding")
 RULE = Class(
     "rule",
-    ("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+    (
+        *("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
+        *("V1-GRP-14", "V1-GRP-15"),
+    ),
     lambda moment: moment.event.rule,
 )
 SCHEDULING = Class("scheduling", (*Scheduling,), lambda moment: moment.ctx.config.scheduling)
@@ -95,6 +99,8 @@ TABLE: Table = {
     "admit": (TOKENS, AHEAD, GENERATED, BEFORE, BUDGET, FREE),
     "prefix_hit": (NEW_HIT, AHEAD, GENERATED, FREE),
     "allocate": (EVICTED, FREE, HOLDERS, VICTIMS),
+    "hit_in_group": (NEW_HIT, AHEAD, GENERATED, FREE),
+    "give_back": (GIVEN_BACK, PLACE, FREE),
     "rollback": (ACCEPTED, REJECTED, PLACE, LEFT),
     "load": (AHEAD, FREE, WAITING, BEFORE),
     "promote": (HOLDERS, PLACE, FREE, BEFORE),

@@ -149,7 +149,7 @@ LINK = Link(
     "vllm-v1",
     SCOPE,
     large_case,
-    covers=lambda config: config.steps_in_flight == 0,
+    covers=lambda config: config.steps_in_flight == 0 and config.kv_groups is None,
     rare_cases=rare_case,
 )
 

@@ -35,6 +35,7 @@ SCOPE = Scope(
         "max_num_encoder_input_tokens": _ENCODER,
         "encoder_cache_size": _ENCODER,
         "disable_chunked_mm_input": _ENCODER,
+        "kv_groups": "several groups of layers are explored",
         "oversized": IN_SETTING,
         "release": "the releases compute with the same formulas; what differs is explored",
         "prefill_time": "the simulated clock decides nothing in a step",

@@ -7,6 +7,8 @@ from spec.vllm_v1.rules import (  # noqa: F401
     environment,
     flights,
     grammars,
+    group_pool,
+    groups,
     lifecycle,
     loading,
     order,

@@ -26,6 +26,7 @@ from spec.vllm_v1.rules.registry import (
     always,
     by_id,
     code,
+    has_one_group,
     holders,
     of_step,
     tables,
@@ -269,7 +270,7 @@ class _Replay:
         self.books.put(front, back)
 
 
-@of_step("V1-KV-8", code("free block queue"))
+@of_step("V1-KV-8", code("free block queue"), applies=has_one_group)
 @witness(lambda _, step: step.finished and step.before.pool.free)
 def free_order(ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out from the head of the free list, the least recently used first; of those
@@ -289,7 +290,8 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
         yield f"free list {free}, expected {replay.books.free}"
 
 
-@of_step("V1-PRE-5", _MEMORY, witness=lambda _, step: step.preempted and step.scheduled)
+@of_step("V1-PRE-5", _MEMORY, applies=has_one_group)
+@witness(lambda _, step: step.preempted and step.scheduled)
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted until the blocks suffice, and no longer."""
     # A request that is given blocks after a preemption needs more than were free before it. A

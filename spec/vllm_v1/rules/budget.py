@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from spec.core.words import by_name
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.counting import cut_at, held_up, positions_due, share, token_limit
+from spec.vllm_v1.rules.counting import (
+    cut_at,
+    held_up,
+    positions_due,
+    share,
+    token_limit,
+    up_to_a_state,
+)
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 from spec.vllm_v1.rules.spans import stops_at_span
 
@@ -86,7 +93,8 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
     for one_id in step.admitted:
         row, given = rows[one_id], step.scheduled.get(one_id, 0)
         behind = row.tokens + step.drafts.get(one_id, 0) - row.computed
-        due = share(ctx, step, behind, budget)
+        positions = range(row.computed, row.computed + share(ctx, step, behind, budget))
+        due = len(up_to_a_state(ctx, row, positions))
         if given > due or (given < due and not stops_at_span(ctx, row, row.computed + given)):
             yield f"{one_id} is given {given} tokens, its share is {due}"
         budget -= given

@@ -32,7 +32,8 @@ def pool_blocks(config: VllmV1Config) -> int:
     """Blocks of the pool: as configured, by default enough for all slots at full length."""
     if config.num_blocks is not None:
         return config.num_blocks
-    return config.max_num_seqs * len(range(0, config.max_model_len, config.block_size))
+    sizes = (group.block_size for group in config.all_groups)
+    return config.max_num_seqs * sum(len(range(0, config.max_model_len, size)) for size in sizes)
 
 
 def cut_at(ctx: Context, step: Step) -> int | None:
@@ -59,7 +60,30 @@ def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range
     is_whole = config.pooling and config.behaviour.pools_last_position
     most = config.max_model_len if is_whole else config.max_model_len - 1
     end = min(row.tokens + row.placeholders + row.drafts, most)
-    return range(row.computed, end)[: cut_at(ctx, step)][:budget]
+    return up_to_a_state(ctx, row, range(row.computed, end)[: cut_at(ctx, step)][:budget])
+
+
+def up_to_a_state(ctx: Context, row: Sequence, positions: range) -> range:
+    """The first of these positions, up to one behind which a state is to be kept.
+
+    All of them where no group has states, and behind the prompt, or what was sampled before a
+    preemption. A chunk that ends before is cut to whole blocks; so are one that begins within a
+    block, one that computes the last whole block, and one that passes the end of a prefix that
+    other groups had cached.
+    """
+    start, stop, size = positions.start, positions.stop, ctx.config.block_size
+    last = max(row.prompt_len, row.tokens - 1)
+    if start >= last or not any(group.is_mamba for group in ctx.config.groups):
+        return positions
+    ends = [end for end in range(start + 1, stop + 1) if end % size == 0]
+    if stop < last and not ends:  # a block that no chunk could hold is computed in parts
+        most = ctx.config.long_prefill_token_threshold or token_limit(ctx.config)
+        return positions if size > min(most, token_limit(ctx.config)) else range(start, start)
+    stop = ends[-1] if stop < last else stop
+    found = row.tokens - ctx.config.behaviour.keeps_state_for_same_prompt
+    kept = (row.junction, found // size * size)
+    due = [end for end in ends if end < stop and (start % size or end in kept)]
+    return range(start, min(due, default=stop))
 
 
 def awaited(state: State, request_id: str) -> int:

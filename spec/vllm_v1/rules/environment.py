@@ -5,7 +5,7 @@ Source: vLLM 0.28.0; which blocks go where is that of the release.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import permutations, takewhile
+from itertools import chain, permutations, takewhile
 from typing import Any, TypeAlias
 
 from attrs import fields
@@ -30,6 +30,7 @@ from spec.vllm_v1.rules.counting import (
     rank,
     turns_behind,
 )
+from spec.vllm_v1.rules.group_counting import held_blocks
 from spec.vllm_v1.rules.registry import between, code
 from spec.vllm_v1.rules.spans import given_up
 
@@ -56,7 +57,9 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     written = [row for row in given if is_written(ctx, before, row.id)]
     yield from _wrong_flights(before, after, written)
     yield from _wrong_encoder(ctx, before.encoder, after.encoder, gone)
-    tables = [row.blocks for row in given if row not in written]
+    tables = [
+        tuple(map(held_blocks, (row.blocks, *row.tables))) for row in given if row not in written
+    ]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
 
 
@@ -247,13 +250,16 @@ def _gone(ctx: Context, row: Sequence) -> Sequence:
 
 
 def _wrong_pool(
-    ctx: Context, before: BlockPool, after: BlockPool, tables: list[Table]
+    ctx: Context, before: BlockPool, after: BlockPool, tables: list[tuple[Table, ...]]
 ) -> Iterator[str]:
-    """Check that exactly these tables are released and the pool is otherwise unchanged."""
+    """Check that exactly these tables are released and the pool is otherwise unchanged.
+
+    `tables`: of each request, by group of layers.
+    """
     if (after.size, after.keys, after.cached) != (before.size, before.keys, before.cached):
         yield "the contents of the cache changed"
     holders = Counter(before.references)
-    for table in tables:
+    for table in chain.from_iterable(tables):
         holders.subtract(table)
     if after.references != +holders:
         yield f"holders {by_name(after.references)}, expected {by_name(+holders)}"
@@ -266,25 +272,25 @@ def _free_list_becomes(
     ctx: Context,
     pool: BlockPool,
     free: Table,
-    tables: list[Table],
+    tables: list[tuple[Table, ...]],
     held: frozenset[int],
     end: Table,
 ) -> bool:
-    """True if releasing the tables in some order turns the free list into `end`.
+    """True if releasing the requests' tables in some order turns the free list into `end`.
 
     A table is released from its tail; a block is freed by its last holder unless still `held`.
     From 0.28.0 on those without content go to the front and others behind, in 0.11.2 all behind.
     """
     if not tables:
         return free == end
-    for place, table in enumerate(tables):
+    for place, own in enumerate(tables):
         rest = [*tables[:place], *tables[place + 1 :]]
-        others = held.union(*rest)
-        freed = [block for block in reversed(table) if block not in others]
-        in_front = ctx.config.behaviour.empty_blocks_first
-        front = [block for block in freed if in_front and block not in pool.keys]
-        back = [block for block in freed if block not in front]
-        then = (*front, *free, *back)
+        others, then = held.union(*chain.from_iterable(rest)), free
+        for table in own:
+            freed = [block for block in reversed(table) if block not in others]
+            in_front = ctx.config.behaviour.empty_blocks_first
+            front = [block for block in freed if in_front and block not in pool.keys]
+            then = (*front, *then, *(block for block in freed if block not in front))
         if _is_slice(then, end) and _free_list_becomes(ctx, pool, then, rest, held, end):
             return True
     return False

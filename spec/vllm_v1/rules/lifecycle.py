@@ -7,6 +7,7 @@ from spec.core.judging import ids
 from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Context, Lookups, Sequence, State, Step
 from spec.vllm_v1.rules.counting import needed_blocks, needed_slots, next_turns, pool_blocks
+from spec.vllm_v1.rules.group_counting import most_held
 from spec.vllm_v1.rules.registry import (
     always,
     between,
@@ -106,7 +107,8 @@ def _needed(ctx: Context, row: Sequence) -> int:
     # Its last token is never computed.
     request = ctx.requests[row.id]
     end = request.prompt_len + request.max_tokens - 1 + ctx.config.num_speculative_tokens
-    return needed_blocks(ctx, needed_slots(ctx, end))
+    further = (most_held(ctx, group, end) for group in ctx.config.groups)
+    return needed_blocks(ctx, needed_slots(ctx, end)) + sum(further)
 
 
 @of_step("V1-STA-1", text("Real-World Tuning"))

@@ -12,12 +12,12 @@ from spec.vllm_v1.rules.counting import (
     by_rank,
     held_up,
     is_written,
-    lacking_blocks,
     needed_slots,
     positions_due,
     rank,
     token_limit,
 )
+from spec.vllm_v1.rules.group_counting import lacking_in_groups
 from spec.vllm_v1.rules.registry import code, of_step, text, witness
 
 _PREEMPTION = text("Memory Management & Preemption")
@@ -39,8 +39,8 @@ def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _new_blocks(ctx: Context, step: Step, row: Sequence) -> int:
-    end = positions_due(ctx, step, row, token_limit(ctx.config)).stop
-    return lacking_blocks(ctx, needed_slots(ctx, end), len(row.blocks))
+    due = positions_due(ctx, step, row, token_limit(ctx.config))
+    return lacking_in_groups(ctx, row, due.start, needed_slots(ctx, due.stop))
 
 
 @of_step("V1-PRE-2", code("choice of the victim"), witness=lambda _, step: len(step.preempted) > 1)

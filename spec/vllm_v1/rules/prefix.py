@@ -14,7 +14,17 @@ from spec.core.requests import BlockKey
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_to_find, caches_results, verified
-from spec.vllm_v1.rules.registry import always, by_id, code, hits, holders, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    by_id,
+    code,
+    has_one_group,
+    hits,
+    holders,
+    of_step,
+    text,
+    witness,
+)
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
 
@@ -23,7 +33,11 @@ def _caching(config: VllmV1Config) -> bool:
     return config.prefix_caching
 
 
-@of_step("V1-KV-4", _PREFIX, witness=lambda _, step: hits(step), applies=_caching)
+def _caching_in_one_group(config: VllmV1Config) -> bool:
+    return config.prefix_caching and has_one_group(config)
+
+
+@of_step("V1-KV-4", _PREFIX, witness=lambda _, step: hits(step), applies=_caching_in_one_group)
 def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
     """A request takes the cached blocks of its longest prefix, whole blocks only."""
     # The next block was not in the cache all the time, nor held by one that runs and was asked for
@@ -133,7 +147,7 @@ def _filled(ctx: Context, row: Sequence, computed: int) -> Iterator[tuple[int, B
     return zip(row.blocks, ctx.keys.of(row.id, full), strict=False)
 
 
-@of_step("V1-KV-12", _PREFIX, applies=_caching)
+@of_step("V1-KV-12", _PREFIX, applies=_caching_in_one_group)
 @witness(lambda _, step: step.after.pool.keys.keys() - step.before.pool.keys.keys())
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     """A step lets only those contents be found that a request computed, or that were brought."""
@@ -172,7 +186,7 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"{id_} and {other.id} share {len(shared)} blocks, their tokens differ"
 
 
-@of_step("V1-KV-17", code("BlockHashToBlockMap"), applies=_caching)
+@of_step("V1-KV-17", code("BlockHashToBlockMap"), applies=_caching_in_one_group)
 @witness(lambda _, step: any(len(blocks) > 1 for blocks in step.after.pool.cached.values()))
 def contents_are_kept(ctx: Context, step: Step) -> Iterator[str]:
     """A block has its content from the moment when the content's last token is planned, or has been

@@ -25,6 +25,7 @@ from spec.vllm_v1.rules.registry import (
     by_id,
     code,
     eventually,
+    has_one_group,
     of_step,
     text,
     witness,
@@ -60,8 +61,9 @@ def caught_up_requests_sample(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _judgeable(config: VllmV1Config) -> bool:
-    # How much an asynchronous load must leave to others is judged by V1-EXT-5.
-    return config.connector is not Connector.ASYNC
+    # How much an asynchronous load must leave to others is judged by V1-EXT-5, and what several
+    # groups of layers need by V1-GRP-10.
+    return config.connector is not Connector.ASYNC and has_one_group(config)
 
 
 @of_step("V1-PRG-3", text("How They Work Together"), applies=_judgeable)

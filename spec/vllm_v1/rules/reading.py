@@ -6,8 +6,10 @@ blocks that can be found and hold nothing, for blocks are hashed when a step is 
 
 from collections.abc import Iterator, Mapping
 
+from spec.vllm_v1.groups import NULL_BLOCK
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import missing_blocks, read_by
+from spec.vllm_v1.rules.group_counting import places_of, read_before, tables_by_group
 from spec.vllm_v1.rules.registry import between, by_id, holders, of_step, text
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -21,11 +23,10 @@ def tokens_read_what_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     # All that a step computes is written before any of it is read.
     if not step.before.unfilled:
         return
-    size, unfilled = ctx.config.block_size, _written(ctx, step, _at_hand(ctx, step), set())
+    unfilled = _written(ctx, step, _at_hand(ctx, step), set())
     for row in step.planned.running if unfilled else ():
-        for place, block in enumerate(row.blocks if row.id in step.scheduled else ()):
-            read = min(row.computed - place * size, size)
-            if read > unfilled.get(block, size):
+        for block, read in _reads(ctx, row) if row.id in step.scheduled else ():
+            if read > unfilled.get(block, read):
                 yield f"{row.id} reads {read} tokens of block {block}, {unfilled[block]} are there"
 
 
@@ -53,43 +54,80 @@ def nothing_is_filled_between_steps(_ctx: Context, before: State, after: State) 
         yield f"unfilled {after.unfilled}, before {before.unfilled}"
 
 
+def _reads(ctx: Context, row: Sequence) -> Iterator[tuple[int, int]]:
+    """The blocks that a request's next token reads, and up to how many tokens of each."""
+    for group, table in tables_by_group(ctx, row):
+        size = group.block_size
+        for place in places_of(group, read_before(group, row.computed)):
+            yield table[place], min(row.computed - place * size, size)
+
+
 def _at_hand(ctx: Context, step: Step) -> dict[int, int]:
     """The unfilled blocks when all is decided: those of before that were not handed out, and what
     a victim of the step was to compute.
     """
-    size, unfilled = ctx.config.block_size, dict(step.before.unfilled or ())
-    tables = {row.id: row.blocks for row in step.before.running}
+    unfilled = dict(step.before.unfilled or ())
+    if not (unfilled or step.preempted):
+        return unfilled
+    tables = {
+        row.id: [[*table] for _, table in tables_by_group(ctx, row)] for row in step.before.running
+    }
     given: dict[str, range] = {}
+    new: dict[int, tuple[int, ...]] = {}
     for event in step.events:
         match event.transition:
-            case "allocate":
-                tables[event.id] = tables.get(event.id, ()) + event.after
+            case "allocate" | "allocate_in_group":
+                new[event.before if event.transition == "allocate_in_group" else 0] = event.after
                 for block in event.after:
                     unfilled.pop(block, None)
             case "catch_up":
                 given[event.id] = range(event.before, event.before + event.after)
+                _extend(ctx, tables[event.id], new, given[event.id].stop)
+                new = {}
+            case "admit" | "load":
+                new = {}
             case "preempt":
                 tokens = given.pop(event.id, range(0))
-                for place in range(tokens.start // size, -(-tokens.stop // size)):
-                    there = max(tokens.start - place * size, 0)
-                    unfilled.setdefault(tables[event.id][place], there)
+                for block, there in _planned(ctx, tables[event.id], tokens):
+                    unfilled.setdefault(block, there)
     return unfilled
+
+
+def _extend(
+    ctx: Context, tables: list[list[int]], new: Mapping[int, tuple[int, ...]], end: int
+) -> None:
+    """Put new blocks at the ends of tables, the last at the place of the last token."""
+    for group, table in zip(ctx.config.all_groups, tables, strict=True):
+        blocks = new.get(group.number, ())
+        places = -(-end // group.block_size) if blocks else 0
+        table += [NULL_BLOCK] * (places - len(table) - len(blocks)) + [*blocks]
+
+
+def _planned(ctx: Context, tables: list[list[int]], tokens: range) -> Iterator[tuple[int, int]]:
+    """The blocks that these tokens were to fill, and how many tokens of each were there before."""
+    for group, table in zip(ctx.config.all_groups, tables, strict=True):
+        for place in places_of(group, tokens[-1:] if group.is_mamba else tokens):
+            yield table[place], max(tokens.start - place * group.block_size, 0)
 
 
 def _written(
     ctx: Context, step: Step, unfilled: Mapping[int, int], without: set[str]
 ) -> dict[int, int]:
     """The unfilled blocks once the step's tokens are computed, but for those of some requests."""
-    size, left = ctx.config.block_size, {**unfilled}
+    left = {**unfilled}
     for row in step.planned.running if left else ():
         if row.id not in step.scheduled or row.id in without:
             continue
-        end = row.computed + step.scheduled[row.id]
-        for place in range(row.computed // size, -(-end // size)):
-            block, first = row.blocks[place], max(row.computed - place * size, 0)
-            if left.get(block, size) >= first:
-                left[block] = max(left.get(block, size), min(end - place * size, size))
-    return {block: count for block, count in left.items() if count < size}
+        tokens = range(row.computed, row.computed + step.scheduled[row.id])
+        for group, table in tables_by_group(ctx, row):
+            size = group.block_size
+            for place in places_of(group, tokens[-1:] if group.is_mamba else tokens):
+                block, first = table[place], max(tokens.start - place * size, 0)
+                if left.get(block, size) >= first:
+                    left[block] = max(left.get(block, size), min(tokens.stop - place * size, size))
+                    if left[block] == size:
+                        del left[block]
+    return left
 
 
 def _missing(ctx: Context, step: Step) -> dict[int, int]:
@@ -114,9 +152,12 @@ def _valid(blocks: tuple[int, ...], missing: set[int], size: int, read: int) -> 
 
 def _counts(ctx: Context, state: State, block: int, there: int) -> bool:
     """True if lookups find the block, or a request counts more of it as computed than there is."""
-    size = ctx.config.block_size
 
     def counted(row: Sequence) -> int:
-        return row.computed - row.blocks.index(block) * size if block in row.blocks else 0
+        tables = (pair for pair in tables_by_group(ctx, row) if block in pair[1])
+        return max(
+            (row.computed - table.index(block) * group.block_size for group, table in tables),
+            default=0,
+        )
 
     return block in state.pool.keys or any(counted(row) > there for row in holders(state))

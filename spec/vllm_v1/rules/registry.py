@@ -7,6 +7,7 @@ from typing import TypeAlias
 from spec.core import rule
 from spec.core.rule import Registry, Source
 from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.groups import NULL_BLOCK
 from spec.vllm_v1.records import Context, GivenBack, Sequence, State, Step
 
 Rule: TypeAlias = rule.Rule[VllmV1Config, Context, State, Step]
@@ -26,9 +27,27 @@ def holders(state: State) -> tuple[Sequence, ...]:
 
 
 def tables(state: State) -> tuple[Sequence | GivenBack, ...]:
-    """Every block table that is held: of requests, and those given back and not free yet."""
+    """Every block table that is held: of requests, and those given back and not free yet.
+
+    Of several groups of layers each has its own.
+    """
     late = (table for flight in state.flights for table in flight.frees)
-    return (*holders(state), *late)
+    further = (
+        GivenBack(row.id, tuple(block for block in table if block != NULL_BLOCK))
+        for row in holders(state)
+        for table in row.tables
+    )
+    return (*holders(state), *late, *further)
+
+
+def has_one_group(config: VllmV1Config) -> bool:
+    """True if all layers have the same block tables."""
+    return not config.groups
+
+
+def has_groups(config: VllmV1Config) -> bool:
+    """True if layers have block tables of their own."""
+    return bool(config.groups)
 
 
 def by_id(rows: Iterable[Sequence]) -> dict[str, Sequence]:

@@ -74,7 +74,8 @@ TABLES = {
     ),
     "vllm-v1": Table(
         VLLM_V1_FAULTS,
-        "budget preemption blocks caching order speculation loading flights sessions accounting",
+        "budget preemption blocks caching order speculation loading flights sessions groups"
+        " accounting",
         20,
         VLLM_V1_RARE,
         VLLM_V1_RARE,

@@ -49,6 +49,7 @@ FAST = {
         ),
         *("async load, priority", "sync load, lost", "sync load, gone", "open, async load"),
         *("in flight, drafts", "in flight, preempted in vain"),
+        *("groups, not cached", "groups, states and a window", "groups, windows of larger blocks"),
     },
 }
 COVERED = {

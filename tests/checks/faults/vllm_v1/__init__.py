@@ -3,7 +3,7 @@
 The modules hold one function a fault, by what it is about; importing this fills the table.
 """
 
-from tests.checks.faults.vllm_v1 import encoding, flights, formulas, machine, remembered
+from tests.checks.faults.vllm_v1 import encoding, flights, formulas, groups, machine, remembered
 from tests.checks.faults.vllm_v1.table import FAULTS
 
-__all__ = ["FAULTS", "encoding", "flights", "formulas", "machine", "remembered"]
+__all__ = ["FAULTS", "encoding", "flights", "formulas", "groups", "machine", "remembered"]

@@ -452,7 +452,7 @@ fault(
     on="eviction, 0.11.2",
     rules="V1-KV-11, V1-KV-15, V1-KV-17",
 )(lambda _right, pool, _blocks: pool, "blocks keep their old content")
-fault(step, "prefix_hits", on="shared prefix", rules="V1-KV-4")(
+fault(kv_cache, "prefix_hits", on="shared prefix", rules="V1-KV-4")(
     lambda right, *given: right(*given)[:-1], "one hit less"
 )
 

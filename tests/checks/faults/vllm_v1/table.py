@@ -97,7 +97,17 @@ EQUALS = Instance(
         Request(id=str(n), prompt=Prompt.of_stream(str(n), 2), max_tokens=3) for n in range(3)
     ),
 )
+SAME_IN_GROUPS = Instance(
+    name="groups, the same prompt twice",
+    about="two requests with equal tokens, in one step",
+    config=VllmV1Config(
+        block_size=2, max_model_len=16, max_num_seqs=3, num_blocks=16, kv_groups="sliding 3"
+    ),
+    requests=tuple(
+        Request(id=str(n), prompt=Prompt.of_tokens((1, 2, 3, 4)), max_tokens=2) for n in range(2)
+    ),
+)
 
-_MORE = (FALSE_PREFIX, AT_THE_END, DRAINING, TWICE, NO_TURN, STEPPED_OVER, EQUALS)
+_MORE = (FALSE_PREFIX, AT_THE_END, DRAINING, TWICE, NO_TURN, STEPPED_OVER, EQUALS, SAME_IN_GROUPS)
 FAULTS = FaultTable("vllm-v1", _MORE)
 fault = FAULTS.fault

@@ -16,6 +16,7 @@ RELEASED = Hello(
     name="vllm-v1",
     release="vLLM 0.28.0",
     policy="vllm-v1",
+    config={"kv_groups": [None]},
     abilities=frozenset({"abort", "abort_running", "ends"}),
 )
 STRANGER = evolve(RELEASED, name="stranger", release="stranger 1.0")

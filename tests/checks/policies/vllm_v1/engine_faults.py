@@ -6,12 +6,13 @@ Run as a module, it prints the finding and the episode of each fault.
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from checks.harness.policy import system_of
 from engine.core.blocks import FreeList
 from engine.core.requests import Slots, WaitingQueue
 from engine.core.state import SchedulerState
-from engine.vllm_v1 import admission, apply, landing, planning, running_turns, scheduler
+from engine.vllm_v1 import admission, apply, groups, landing, planning, running_turns, scheduler
 from engine.vllm_v1.apply import Sampled
 from engine.vllm_v1.blocks import BlockManager, PoolDraft
 from engine.vllm_v1.draft import Draft
@@ -23,6 +24,7 @@ from engine.vllm_v1.running import Running
 from engine.vllm_v1.state import SchedulerState as V1State
 from engine.vllm_v1.verifying import VerifyingRows
 from spec.core.requests import Request
+from spec.vllm_v1.groups import GroupKind
 from spec.vllm_v1.records import Load
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import hunt_table
@@ -340,11 +342,12 @@ fault("sessions", admission, "no_room")(
 )
 
 
-@fault("sessions", scheduler, "begin_turn")
-def a_token_short(right: Wrong, state: V1State, request: Request) -> RequestState:
+@fault("sessions", scheduler, "take_turn")
+def a_token_short(right: Wrong, state: V1State, request: Request) -> RequestState | None:
     """The last token of a turn's prompt is not computed."""
-    row: RequestState = right(state, request)
-    row.tokens -= 1
+    row: RequestState | None = right(state, request)
+    if row is not None:
+        row.tokens -= 1
     return row
 
 
@@ -353,6 +356,47 @@ def in_front(right: Wrong, state: V1State, row: RequestState, turn: str) -> None
     """A session is looked at before those whose turns ended earlier."""
     right(state, row, turn)
     state.skipped.insert(0, state.skipped.pop())
+
+
+# --- groups of layers -----------------------------------------------------------------------------
+
+fault("groups", groups, "unread")(
+    lambda _right, state, tables, _computed: (tables, [()] * len(state.groups)),
+    "kept behind: blocks behind a window are not given back",
+)
+fault("groups", groups, "common_hits")(
+    lambda right, state, pool, row, longest: right(state, pool, row, longest - state.alignment),
+    "less in common: the longest prefix that all groups have is not looked up",
+)
+fault("groups", groups, "_lacking")(
+    lambda right, state, group, held, end, *, ever: right(
+        state, evolve(group, kind=GroupKind.FULL), held, end, ever=ever
+    ),
+    "states for all: each block of a chunk gets a state",
+)
+fault("groups", groups, "chunk")(
+    lambda _right, _state, _row, span, *_others: len(span),
+    "cut anywhere: chunks do not end where states are kept",
+)
+fault("groups", groups, "findable")(
+    lambda right, state, row, tables, tokens: right(
+        state, row, tables, range(tokens.start, max(tokens.stop - state.alignment, tokens.start))
+    ),
+    "found a block late: the last block of a group cannot be found",
+)
+fault("groups", groups, "last_states")(
+    always(()), "state of the step: a state is read in the step that computes it"
+)
+
+
+@fault("groups", Draft, "preempt")
+def blocks_of_groups_stay_held(right: Wrong, draft: Draft, victim: RequestState) -> None:
+    """In the plan a victim gives back the blocks of the first group alone."""
+    turn = draft.turns.get(victim)
+    if turn is not None:
+        turn.further = None
+    draft.tables[victim] = ()
+    right(draft, victim)
 
 
 # --- accounting -----------------------------------------------------------------------------------

@@ -40,7 +40,10 @@ Edge: TypeAlias = tuple[Context, State, Transition[State]]
 # of any other. Between two steps it is V1-LIF-3 for all of them.
 AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
     {
-        (State, "pool"): ("V1-KV-1", "V1-KV-2", "V1-KV-3", "V1-KV-8", "V1-KV-17", "V1-KV-18"),
+        (State, "pool"): (
+            *("V1-KV-1", "V1-KV-2", "V1-KV-3", "V1-KV-8", "V1-KV-17", "V1-KV-18"),
+            *("V1-GRP-10", "V1-GRP-11"),
+        ),
         (State, "waiting"): ("V1-ORD-3", "V1-PRE-3", "V1-ORD-4"),
         (State, "skipped"): ("V1-ORD-5", "V1-ORD-4"),
         (State, "running"): ("V1-ORD-1", "V1-ORD-4"),
@@ -88,11 +91,13 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (Sequence, "prefilling"): ("V1-PRG-7", "V1-LIF-8", "V1-EXT-12", "V1-SES-1"),
         (Sequence, "load"): ("V1-EXT-9", "V1-SES-1"),
         (Sequence, "sending"): ("V1-EXT-11", "V1-EXT-12"),
+        (Sequence, "tables"): ("V1-GRP-4",),
+        (Sequence, "junction"): ("V1-GRP-16",),
         (BlockPool, "size"): ("V1-KV-18",),
-        (BlockPool, "free"): ("V1-KV-8",),
+        (BlockPool, "free"): ("V1-KV-8", "V1-GRP-11"),
         (BlockPool, "references"): ("V1-KV-2",),
-        (BlockPool, "keys"): ("V1-KV-17",),
-        (BlockPool, "cached"): ("V1-KV-17", "V1-KV-3"),
+        (BlockPool, "keys"): ("V1-KV-17", "V1-GRP-10"),
+        (BlockPool, "cached"): ("V1-KV-17", "V1-KV-3", "V1-GRP-10"),
     }
 )
 BETWEEN = "V1-LIF-3"

@@ -1,0 +1,170 @@
+"""The block tables of groups of layers beside the first, in a plan.
+
+Source: vLLM 0.28.0, KV cache coordinator. The formulas are those of `spec/vllm_v1/groups.py`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from engine.vllm_v1.blocks import PoolDraft
+from engine.vllm_v1.plan import Blocks, GroupBlocks, Tables
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.state import SchedulerState
+from spec.core.arithmetic import cdiv
+from spec.core.requests import BlockKey
+from spec.vllm_v1.groups import (
+    NULL_BLOCK,
+    KvGroup,
+    is_findable,
+    last_state,
+    most_blocks,
+    state_aligned_end,
+    unread_blocks,
+)
+
+_GROUP_BITS = 96  # more than a number has that is a key
+
+
+def real(table: Iterable[int]) -> Blocks:
+    """The blocks of a table, without the null block."""
+    return tuple(block for block in table if block != NULL_BLOCK)
+
+
+def empty(state: SchedulerState) -> Tables:
+    """The tables of a request without blocks."""
+    return ((),) * len(state.groups)
+
+
+def key_at(row: RequestState, state: SchedulerState, group: KvGroup, place: int) -> BlockKey:
+    """The key of the row's block at this place of the group's table."""
+    blocks = (place + 1) * group.block_size // state.config.block_size
+    state.hash_blocks(row, blocks)
+    key: Any = row.hashes[blocks - 1]
+    is_number = isinstance(key, int)  # in a simulation
+    numbered: BlockKey = key + (group.number << _GROUP_BITS if is_number else bytes([group.number]))
+    return numbered
+
+
+# --- hits -----------------------------------------------------------------------------------------
+
+
+def common_hits(
+    state: SchedulerState, pool: PoolDraft, row: RequestState, longest: int
+) -> tuple[int, Tables]:
+    """The longest prefix that all groups have, of at most `longest` tokens, and its blocks."""
+    for end in range(longest, 0, -state.alignment):
+        tables = []
+        for group in state.groups:
+            table = _hit(state, pool, row, group, end)
+            if table is None:
+                break
+            tables.append(table)
+        else:
+            return end, tuple(tables)
+    return 0, empty(state)
+
+
+def _hit(
+    state: SchedulerState, pool: PoolDraft, row: RequestState, group: KvGroup, end: int
+) -> Blocks | None:
+    """The group's cached blocks for this prefix, from the last on; None if it lacks one."""
+    size = group.block_size
+    unread = 0 if group.reach is None else int(unread_blocks(end, group.reach, size))
+    found = []
+    for place in range(end // size - 1, unread - 1, -1):
+        block = pool.lookup(key_at(row, state, group, place))
+        if block is None:
+            return None
+        found.append(block)
+    return (NULL_BLOCK,) * unread + tuple(reversed(found))
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+def lacking(state: SchedulerState, tables: Tables, end: int, *, ever: bool = False) -> list[int]:
+    """Blocks that each table lacks for the first `end` positions.
+
+    `ever`: of those that a request holds at one time until it has computed all of them.
+    """
+    return [
+        _lacking(state, group, len(table), end, ever=ever)
+        for group, table in zip(state.groups, tables, strict=True)
+    ]
+
+
+def _lacking(state: SchedulerState, group: KvGroup, held: int, end: int, *, ever: bool) -> int:
+    config, size = state.config, group.block_size
+    places = int(cdiv(end, size))
+    if group.is_mamba:
+        return min(max(places - held, 0), 1)
+    if ever and group.reach is not None:
+        most = most_blocks(group.reach, config.token_budget, config.max_model_len, size)
+        places = min(places, int(most))
+    return max(places - held, 0)
+
+
+def allocated(
+    state: SchedulerState, pool: PoolDraft, held: Tables, hits: Tables, end: int
+) -> GroupBlocks:
+    """The tables with their hits and the next free blocks for the first `end` positions."""
+    fresh, tables = [], []
+    for group, table, found in zip(state.groups, held, hits, strict=True):
+        count = _lacking(state, group, len(table) + len(found), end, ever=False)
+        blocks = pool.allocate(count) if count else ()
+        gap = int(cdiv(end, group.block_size)) - len(table) - len(found) - count
+        fresh.append(blocks)
+        tables.append(table + found + (NULL_BLOCK,) * gap + blocks)
+    return GroupBlocks(hits, tuple(fresh), tuple(tables))
+
+
+def unread(state: SchedulerState, tables: Tables, computed: int) -> tuple[Tables, list[Blocks]]:
+    """The tables without the blocks that are read no more; and these blocks, by group."""
+    kept, given = [], []
+    for group, table in zip(state.groups, tables, strict=True):
+        reach, size = group.reach, group.block_size
+        count = 0 if reach is None else int(unread_blocks(computed, reach, size))
+        given.append(real(table[:count]))
+        kept.append((NULL_BLOCK,) * len(table[:count]) + table[count:])
+    return tuple(kept), given
+
+
+def findable(
+    state: SchedulerState, row: RequestState, tables: Tables, tokens: range
+) -> Iterator[tuple[KvGroup, int, BlockKey]]:
+    """Blocks that are full of these tokens of the row and may be hit, with their keys."""
+    for group, table in zip(state.groups, tables, strict=True):
+        size = group.block_size
+        for place in range(tokens.start // size, tokens.stop // size):
+            block = table[place]
+            if block != NULL_BLOCK and is_findable(group, place, state.alignment):
+                yield group, block, key_at(row, state, group, place)
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def chunk(state: SchedulerState, row: RequestState, span: range, tokens: int, junction: int) -> int:
+    """Tokens of the chunk `span` of a row that has `tokens`, up to where a state is kept."""
+    config = state.config
+    if not any(group.is_mamba for group in state.groups):
+        return len(span)
+    size, same = config.block_size, config.behaviour.keeps_state_for_same_prompt
+    most = min(state.budget, config.long_prefill_token_threshold or state.budget)
+    end = state_aligned_end(
+        span.start,
+        span.stop,
+        max(row.request.prompt_len, tokens - 1),
+        size,
+        most,
+        last=last_state(tokens, size, for_same_prompt=same),
+        junction=junction,
+    )
+    return end - span.start
+
+
+def last_states(state: SchedulerState, hits: Sequence[Blocks]) -> Iterator[int]:
+    """The states with which these hits end."""
+    for group, table in zip(state.groups, hits, strict=True):
+        if group.is_mamba and table:
+            yield table[-1]

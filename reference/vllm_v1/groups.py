@@ -1,0 +1,215 @@
+"""The groups of layers beside the first: their hits, blocks and keys.
+
+Each function does nothing where there is one group. Source: vLLM 0.28.0, KV cache coordinator.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from attrs import evolve
+
+from reference.core.block_pool import allocate, register, release
+from spec.core.arithmetic import cdiv
+from spec.core.blocks import BlockPool
+from spec.vllm_v1.groups import (
+    NULL_BLOCK,
+    KvGroup,
+    group_key,
+    is_findable,
+    last_state,
+    most_blocks,
+    state_aligned_end,
+    unread_blocks,
+)
+from spec.vllm_v1.records import Context, Sequence
+
+Tables = tuple[tuple[int, ...], ...]
+
+
+def tables_of(ctx: Context, sequence: Sequence) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
+    """The request's block table in each group beside the first."""
+    groups = ctx.config.groups
+    yield from zip(groups, sequence.tables or ((),) * len(groups), strict=True)
+
+
+def all_tables(ctx: Context, sequence: Sequence) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
+    """The request's block table in each group, the first among them."""
+    yield ctx.config.first_group, sequence.blocks
+    yield from tables_of(ctx, sequence)
+
+
+def real(tables: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The blocks in these tables, without the null block."""
+    return tuple(block for table in tables for block in table if block != NULL_BLOCK)
+
+
+# --- hits -----------------------------------------------------------------------------------------
+
+
+def common_prefix(
+    ctx: Context, pool: BlockPool, sequence: Sequence, longest: int
+) -> tuple[int, Tables]:
+    """The longest aligned prefix of at most `longest` tokens that all groups have, and its blocks.
+
+    A group has a prefix if it has all blocks of which the token behind it reads something.
+    """
+    for end in range(longest, 0, -ctx.config.hit_alignment):
+        tables = [_cached(ctx, pool, sequence, group, end) for group in ctx.config.groups]
+        found = tuple(table for table in tables if table is not None)
+        if len(found) == len(tables):
+            return end, found
+    return 0, ((),) * len(ctx.config.groups)
+
+
+def _cached(
+    ctx: Context, pool: BlockPool, sequence: Sequence, group: KvGroup, end: int
+) -> tuple[int, ...] | None:
+    """The group's cached blocks for a prefix of `end` tokens; None if it lacks one."""
+    unread = 0 if group.reach is None else int(unread_blocks(end, group.reach, group.block_size))
+    table = [NULL_BLOCK] * unread
+    for place in range(unread, end // group.block_size):
+        key = group_key(ctx.keys, sequence.id, group, place)
+        if key not in pool.cached:
+            return None
+        table.append(pool.cached[key][0])
+    return tuple(table)
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+def missing(
+    ctx: Context, sequence: Sequence, hits: Tables, end: int, *, ever: bool = False
+) -> list[int]:
+    """Blocks that each table lacks, with its hits, for slots of the first `end` positions.
+
+    `ever`: of those that it holds at one time until it has computed all of them.
+    """
+    held = (len(table) for _, table in with_hits(ctx, sequence, hits))
+    return [
+        _lacking(ctx, group, end, count, ever=ever)
+        for group, count in zip(ctx.config.groups, held, strict=True)
+    ]
+
+
+def _lacking(ctx: Context, group: KvGroup, end: int, held: int, *, ever: bool) -> int:
+    places, config = int(cdiv(end, group.block_size)), ctx.config
+    if group.is_mamba:
+        return min(max(places - held, 0), 1)
+    if ever and group.reach is not None:
+        limits = (config.token_budget, config.max_model_len, group.block_size)
+        places = min(places, int(most_blocks(group.reach, *limits)))
+    return max(places - held, 0)
+
+
+def with_hits(
+    ctx: Context, sequence: Sequence, hits: Tables
+) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
+    """The request's block table in each group, with the hits at its end."""
+    found = hits or ((),) * len(ctx.config.groups)
+    for (group, table), more in zip(tables_of(ctx, sequence), found, strict=True):
+        yield group, (*table, *more)
+
+
+def revived(pool: BlockPool, hits: Tables) -> int:
+    """Blocks of these that no request holds."""
+    return sum(block not in pool.references for block in real(hits))
+
+
+def allocated(
+    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, end: int
+) -> tuple[BlockPool, Tables]:
+    """The tables with their hits and new blocks for the first `end` positions.
+
+    Of a group of states only the last place gets one.
+    """
+    tables = []
+    for group, table in with_hits(ctx, sequence, hits):
+        count = _lacking(ctx, group, end, len(table), ever=False)
+        pool, blocks = allocate(pool, count)
+        skipped = max(int(cdiv(end, group.block_size)) - len(table) - count, 0)
+        tables.append((*table, *(NULL_BLOCK,) * skipped, *blocks))
+    return pool, tuple(tables)
+
+
+def cached(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int) -> BlockPool:
+    """Let lookups find the request's blocks in the groups that are full of its first tokens.
+
+    Those of which no hit could read anything are left out. `tokens`: whole blocks in each group.
+    """
+    for group, table in tables_of(ctx, sequence):
+        fresh = [
+            place
+            for place, block in enumerate(table[: tokens // group.block_size])
+            if block != NULL_BLOCK
+            and block not in pool.keys
+            and is_findable(group, place, ctx.config.hit_alignment)
+        ]
+        keys = [group_key(ctx.keys, sequence.id, group, place) for place in fresh]
+        pool = register(pool, [table[place] for place in fresh], keys)
+    return pool
+
+
+def freed(pool: BlockPool, tables: Tables) -> BlockPool:
+    """A request gives the blocks of its tables back, each table's tail first."""
+    for table in tables:
+        pool = release(pool, real((table,)))
+    return pool
+
+
+def without_unread(
+    ctx: Context, pool: BlockPool, sequence: Sequence
+) -> tuple[BlockPool, Sequence, list[tuple[int, tuple[int, ...]]]]:
+    """Give back the blocks of which neither the next token reads anything nor a later one.
+
+    With the number of each group and its blocks.
+    """
+    tables, given = [], list[tuple[int, tuple[int, ...]]]()
+    for group, table in tables_of(ctx, sequence):
+        count = 0
+        if group.reach is not None:
+            count = int(unread_blocks(sequence.computed, group.reach, group.block_size))
+        unread = real((table[:count],))
+        if unread:
+            given.append((group.number, unread))
+            pool = release(pool, unread)
+        tables.append((*(NULL_BLOCK for _ in table[:count]), *table[count:]))
+    return pool, evolve(sequence, tables=tuple(tables)), given
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def chunk(ctx: Context, sequence: Sequence, start: int, new: int, junction: int) -> int:
+    """Tokens of a chunk of `new` tokens that ends where a state may lie, if there are states."""
+    config, tokens = ctx.config, sequence.tokens
+    if not any(group.is_mamba for group in config.groups):
+        return new
+    size, for_same = config.block_size, config.behaviour.keeps_state_for_same_prompt
+    end = state_aligned_end(
+        start,
+        start + new,
+        max(sequence.prompt_len, tokens - 1),
+        size,
+        min(config.token_budget, config.long_prefill_token_threshold or config.token_budget),
+        last=last_state(tokens, size, for_same_prompt=for_same),
+        junction=junction,
+    )
+    return end - start
+
+
+def fresh_states(
+    ctx: Context, before: BlockPool, after: BlockPool, sequence: Sequence
+) -> frozenset[bytes]:
+    """The keys of the request's states that can be found in one pool and not in the other."""
+    return frozenset(
+        after.keys[block]
+        for group, table in tables_of(ctx, sequence)
+        for block in table
+        if group.is_mamba and block in after.keys and before.keys.get(block) != after.keys[block]
+    )
+
+
+def reads_fresh_state(ctx: Context, pool: BlockPool, hits: Tables, fresh: frozenset[bytes]) -> bool:
+    """True if a hit ends with a state that this step computes: it may be read in the next."""
+    last = (table[-1] for group, table in zip(ctx.config.groups, hits, strict=False) if table)
+    return any(pool.keys.get(block) in fresh for block in last)
