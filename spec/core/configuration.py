@@ -120,7 +120,7 @@ def _is_whole(value: Any) -> bool:
 
 _TYPES: dict[Any, tuple[str, Any]] = {
     str: ("a text", lambda value: isinstance(value, str)),
-    str | None: ("a text", lambda value: value is None or isinstance(value, str)),
+    str | None: ("a text", lambda value: isinstance(value, str | None)),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     int: ("a whole number", _is_whole),
     int | None: ("a whole number", lambda value: value is None or _is_whole(value)),
