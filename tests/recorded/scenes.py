@@ -124,6 +124,9 @@ WHOLE_CHUNK = Prompt.of_parts([("system", 128), ("rest", 72)])
 TWIN = Prompt.of_stream("twin", 6)
 TWIN_OF_ONE = Prompt.of_stream("twin", 1)
 TWIN_OF_TWO_BLOCKS = Prompt.of_stream("twin", 14)
+IMAGE = Prompt.of_stream("image", 10).with_spans([(6, 4, "b")])
+IMAGE_TWICE = Prompt.of_stream("two images", 10).with_spans([(0, 4, "a"), (4, 4, "a")])
+LATE_IMAGE = Prompt.of_stream("a late image", 19).with_spans([(14, 4, "a")])
 TWO_BLOCKS = Prompt.of_parts([("system", 8)])
 
 NO_PAUSING: dict[str, Any] = {"chunk_size": 512, "max_num_seqs": 3, "pausing": False}
@@ -474,6 +477,35 @@ SCENES = {
         asks("a", 7, 1, continued_by="b", output=(7,)),
         asks("b", Prompt.of_parts([("a", 7), ("b", 3)]), 1, after="a", arrival_time=0.0),
         known="VLM-7",
+    ),
+    "image_let_go": vllm_v1_scene(
+        "an image stands twice in a prompt: it goes after the first, and is encoded again",
+        asks("a", IMAGE, 2),
+        asks("b", IMAGE_TWICE, 2),
+        long_prefill_token_threshold=6,
+        encoder_cache_size=4,
+        prefix_caching=False,
+    ),
+    "image_not_encoded": vllm_v1_scene(
+        "by priority: a victim's image was to be encoded in the step; it counts as cached, and the"
+        " victim's tokens are computed without it",
+        asks("a", LATE_IMAGE, 2, priority=1),
+        asks("b", 4, 2, 1),
+        scheduling=Scheduling.PRIORITY,
+        long_prefill_token_threshold=5,
+        max_num_batched_tokens=9,
+        num_blocks=6,
+        prefix_caching=False,
+        reserve_full_prompt=False,
+        release=Release.V0_33_0,
+    ),
+    "image_never_computed": vllm_v1_scene(
+        "images must not be split, and are longer than the threshold: none of two requests runs",
+        asks("a", IMAGE.with_spans([(1, 4, "a")]), 1),
+        asks("b", IMAGE.with_spans([(1, 4, "a")]), 1),
+        long_prefill_token_threshold=3,
+        disable_chunked_mm_input=True,
+        release=Release.V0_33_0,
     ),
     "given_back_after_its_turn": vllm_v1_scene(
         "0.33.0 beside a step in flight: a request lacks a block at its turn; later in the step a"

@@ -162,9 +162,10 @@ def _cut_while_running(ctx: Context, step: Step) -> Iterator[tuple[Sequence, int
     budget = token_limit(ctx.config)
     for row in step.before.running:
         if row.id not in step.preempted:
-            given, due = step.scheduled.get(row.id, 0), positions_due(ctx, step, row, budget)
+            given = step.scheduled.get(row.id, 0)
+            due = positions_due(ctx, step, row, budget) if spans_of(ctx, row.id) else ()
             if given < len(due):
-                yield row, row.computed + given, due.stop
+                yield row, row.computed + given, row.computed + len(due)
             budget -= given
 
 

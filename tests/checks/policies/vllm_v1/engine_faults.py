@@ -16,6 +16,7 @@ from engine.vllm_v1 import admission, apply, groups, landing, planning, running_
 from engine.vllm_v1.apply import Sampled
 from engine.vllm_v1.blocks import BlockManager, PoolDraft
 from engine.vllm_v1.draft import Draft
+from engine.vllm_v1.encoder import EncoderCache, EncoderDraft
 from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.plan import Promotion, Turn
 from engine.vllm_v1.requests import RankedQueue, RequestState
@@ -102,6 +103,25 @@ def never_called_after_a_token(right: Wrong, draft: Draft) -> None:
 def answer_lost_with_preemption(right: Wrong, request: RequestState, outputs: Any) -> Any:
     """A preempted request loses its newest token."""
     return right(request, outputs[:-1])
+
+
+# --- the encoder ----------------------------------------------------------------------------------
+
+fault("encoder", EncoderCache, "make_room")(
+    lambda right, cache, tokens: right(cache, tokens - 1),
+    "a token too little room: an encoding takes one token more than there is room for",
+)
+fault("encoder", EncoderCache, "pass_by")(
+    lambda right, cache, row, certain: right(cache, row, certain - 1),
+    "passed a token later: an encoding stays until the token behind it is computed",
+)
+fault("encoder", EncoderDraft, "_is_split")(
+    lambda _right, _draft, _span, _end: False,
+    "split all the same: images are split that must not be",
+)
+fault("encoder", EncoderDraft, "give_back")(
+    always(None), "kept by victims: a victim, or a waiting request, still refers to its encodings"
+)
 
 
 # --- blocks ---------------------------------------------------------------------------------------
