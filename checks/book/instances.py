@@ -152,6 +152,8 @@ def _freedom(instance: AnyInstance) -> Iterator[str]:
     for request in instance.requests:
         if request.grammar:
             yield f"The grammar of request {request.id} is ready some time after its arrival."
+        if request.has_images:
+            yield f"The images of request {request.id} are encoded some time after its arrival."
         if not request.reads_cache:
             yield f"Request {request.id} reads no cache."
 

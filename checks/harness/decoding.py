@@ -225,7 +225,7 @@ class RecordDecoder(ABC, Generic[StateT]):
         past |= self.past_before(action)
         if "before" in record:
             return self.state(record["before"], **past)
-        transfers = (action.lost, action.answered, action.compiled)
+        transfers = (action.lost, action.answered, action.compiled, action.encoded)
         if not (action.arrive or gone or any(transfers)):
             return last
         return self.as_scripted(action.arrive, gone, past)

@@ -40,6 +40,7 @@ KEYS = (
     "external_if_lost",
     "right_drafts",
     "grammar",
+    "has_images",
     "reads_cache",
     "after",
 )
@@ -101,6 +102,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         ),
         right_drafts=_right_drafts(entry),
         grammar=truth("grammar", entry.get("grammar", False)),
+        has_images=truth("has_images", entry.get("has_images", False)),
         reads_cache=truth("reads_cache", entry.get("reads_cache", True)),
         after=text("after", entry["after"]) if "after" in entry else None,
     )

@@ -29,6 +29,7 @@ _ABILITIES = (
     "abort_gone",
     "abort_running",
     "ends",
+    "encodings",
     "fewer_drafts",
     "grammars",
     "lookups",

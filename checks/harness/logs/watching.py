@@ -307,6 +307,7 @@ class Watch:
             sent=around.sent,
             answered=around.answered,
             compiled=around.compiled,
+            encoded=around.encoded,
         )
 
     def _learn(self, entry: Logged) -> None:

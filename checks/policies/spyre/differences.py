@@ -224,6 +224,13 @@ EXPECTED_VIOLATIONS = (
         shows=lambda step: bool(step.before.compiling),
     ),
     ExpectedViolation(
+        ("SPY-ENC-1",),
+        "a request that lacks blocks keeps others from their prefill though its images are not"
+        " encoded",
+        lambda config: config.account.stops_at_images and config.reservation,
+        shows=lambda step: step.refusal == "SPY-RES-1",
+    ),
+    ExpectedViolation(
         ("SPY-PRI-6",),
         "blocks that 2.6.3 keeps set aside for requests whose clients left keep others from"
         " overtaking",

@@ -25,6 +25,8 @@ DEFINING_RULES: Mapping[type[Any], Mapping[str, tuple[str, ...]]] = {
         "aborted": ("LIF-10",),
         "compiling": ("SPY-STR-2",),
         "behind": ("SPY-STR-2",),
+        "unencoded": ("SPY-ENC-2",),
+        "encoding": ("SPY-ENC-2",),
         "orphaned": ("SPY-RES-6",),
         "cohort": ("SPY-PRI-9", "SPY-PRI-15"),
     },

@@ -148,6 +148,8 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     compiling = (before.compiling - gone) | with_grammar
     if not after.compiling <= compiling:
         yield f"compiling {sorted(after.compiling - compiling)}"
+    if not after.encoding <= before.encoding - gone:
+        yield f"encoding {sorted(after.encoding)}"
     due: dict[str, object] = {
         "waiting": after.waiting,
         "prefilling": None if slot is not None and slot.id in gone else slot,
@@ -156,6 +158,8 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "cohort": sum(row.id not in gone for row in before.waiting[: before.cohort]),
         "orphaned": before.orphaned + kept,
         "compiling": after.compiling,
+        "unencoded": (before.unencoded - gone) | {id_ for id_ in new if _has_images(ctx, id_)},
+        "encoding": after.encoding,
         "behind": len(back) + len(with_grammar) if is_released else 0,
         "aborted": before.aborted | gone | (came - before.finished),
         "pool": after.pool,
@@ -163,6 +167,10 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     pool = _released_pool(leavers, before.pool, after.pool)
     yield from _other_values(State, before, after, due)
     yield from _other_values(BlockPool, before.pool, after.pool, pool)
+
+
+def _has_images(ctx: Context, request_id: str) -> bool:
+    return ctx.requests[request_id].has_images
 
 
 def _without(gone: set[str], rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
