@@ -65,8 +65,8 @@ def scene(
     **config: Any,
 ) -> Scene:
     """The requests under the sizes above, but for what `config` says otherwise."""
-    grammars = {name: config.pop(name) for name in ("grammars",) if name in config}
-    case = Case(released_2_6_3(**SIZES | config), requests, grammars)
+    awaited = {name: config.pop(name) for name in ("grammars", "encodings") if name in config}
+    case = Case(released_2_6_3(**SIZES | config), requests, awaited)
     return Scene(about, case, known, aborts_while_running, driver)
 
 
@@ -240,6 +240,14 @@ SCENES = {
         asks("a", 70, 2, 1, grammar=True),
         asks("b", 70, 2, 2),
         grammars={"a": 4},
+    ),
+    "held_for_images": scene(
+        "one that lacks blocks keeps another from its prefill though its images are not encoded",
+        asks("a", 60, 6, 1),
+        asks("b", 130, 2, 2, has_images=True),
+        asks("c", 20, 2, 2),
+        num_blocks=4,
+        encodings={"b": 10},
     ),
     "two_pools": scene(
         "the scheduler has a block more than the model's cache, whose blocks are an even number",
