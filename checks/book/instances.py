@@ -153,7 +153,7 @@ def _freedom(instance: AnyInstance) -> Iterator[str]:
         if request.grammar:
             yield f"The grammar of request {request.id} is ready some time after its arrival."
         if request.has_images:
-            yield f"The images of request {request.id} are encoded some time after its arrival."
+            yield f"Images of request {request.id} are encoded after its arrival, or fail to be."
         if not request.reads_cache:
             yield f"Request {request.id} reads no cache."
 

@@ -180,10 +180,13 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
         "grammars are asked for": f"{_SCHEDULER}#L659",
         "it goes to the front": f"{_SCHEDULER}#L677",
     },
+    "sendnn-failed-images": {
+        "encodings that failed": f"{_SCHEDULER}#L317",
+        "pull request 1015, which encodes beside the steps": f"{_PLUGIN}/pull/1015",
+    },
     "sendnn-images": {
         "blocks are asked for": f"{_SCHEDULER}#L593",
         "images are asked for": f"{_SCHEDULER}#L788",
-        "encodings that failed": f"{_SCHEDULER}#L317",
         "pull request 1015, which encodes beside the steps": f"{_PLUGIN}/pull/1015",
     },
     "sendnn-model-length": {

@@ -273,6 +273,7 @@ class Sendnn(SchedulerDriver):
         self.runner.warmup_mode = False
         self.device_blocks = device_blocks(self.base)
         self.chunk: Json | None = None
+        self.untold: set[str] = set()  # whose images failed, and no output said so
         self.left_padding: dict[str, int] = {}
         self.idle_steps: Counter[str] = Counter()  # that a paused request counted and none decoded
 
@@ -313,21 +314,24 @@ class Sendnn(SchedulerDriver):
         return request
 
     def change(self) -> bool:
-        """Report encoded images, then apply arrivals and aborts; true if there were any."""
-        encoded = self.action.get("encoded", ())
-        if encoded:
-            self.report_encoded(encoded)
-        return super().change() or bool(encoded)
+        """Report results of the encoder, then apply arrivals and aborts; true if there were any."""
+        encoded, failed = (self.action.get(name, ()) for name in ("encoded", "unencodable"))
+        if encoded or failed:
+            self.report(encoded, failed)
+        return super().change() or bool(encoded or failed)
 
-    def report_encoded(self, request_ids: list[str]) -> None:
-        """Report images that are encoded, as the executor does with the results of a step.
+    def report(self, encoded: list[str], failed: list[str]) -> None:
+        """Report images that are encoded, and that cannot be, as the executor does with a step.
 
-        These are known here after it, so that they are reported with a step that computes nothing.
+        These are known here after the step, so that they come with one that computes nothing.
         """
         scheduled = SchedulerOutput.make_empty()
-        scheduled._spyre_newly_encoded_req_ids = request_ids
+        scheduled._spyre_newly_encoded_req_ids = encoded
+        scheduled._spyre_failed_encode_req_ids = failed
         answer = SpyreModelRunnerOutput([], {}, tkv=self.scheduler.tkv)
-        self.scheduler.update_from_output(scheduled, answer)
+        results = self.scheduler.update_from_output(scheduled, answer)
+        outputs = [output for group in results.values() for output in group.outputs]
+        self.untold |= {*failed} - {*ids(output for output in outputs if output.finish_reason)}
 
     def run(self) -> Json:
         """One step of the engine core."""
@@ -461,7 +465,8 @@ class Sendnn(SchedulerDriver):
         encoding, ready = self.scheduler._mm_encoding_submitted, self.scheduler._mm_encoding_ready
         lacking = [request for request in waiting if request.mm_features]
         unencoded = [id_ for id_ in ids(lacking) if id_ not in encoding | ready]
-        return {"unencoded": unencoded, "encoding": sorted(encoding)}
+        untold = {"untold": sorted(self.untold)} if self.untold else {}
+        return {"unencoded": unencoded, "encoding": sorted(encoding), **untold}
 
     def paused(self) -> list[Any]:
         """The paused requests, in the order of their queue."""

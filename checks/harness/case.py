@@ -67,9 +67,9 @@ class _Held:
 class _Surroundings:
     """The surroundings of a scheduler, as files write them.
 
-    `sends`, `answers`, `grammars`, `encodings`: by request, of which number the steps are multiples
-    before which its blocks are sent, its lookup is answered, its grammar is ready, or its images
-    are encoded.
+    `sends`, `answers`, `grammars`, `encodings`, `unencodable`: by request, of which number the
+    steps are multiples before which its blocks are sent, its lookup is answered, its grammar is
+    ready, its images are encoded, or turn out to be unencodable.
     """
 
     right_drafts: Mapping[str, str] = field(factory=dict)
@@ -78,6 +78,10 @@ class _Surroundings:
     answers: Mapping[str, int] = field(factory=dict)
     grammars: Mapping[str, int] = field(factory=dict)
     encodings: Mapping[str, int] = field(factory=dict)
+    unencodable: Mapping[str, int] = field(factory=dict)
+
+
+_TIMES = ("sends", "answers", "grammars", "encodings", "unencodable")
 
 
 def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> dict[str, Any]:
@@ -97,7 +101,7 @@ def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> 
                 raise TraceError(place, what, "digits 0 and 1, and - for no draft")
             if name == "external" and what.get("every", 1) < 1:
                 raise TraceError(joined(place, "every"), what["every"], "1 or more")
-            if name in ("sends", "answers", "grammars", "encodings") and what < 1:
+            if name in _TIMES and what < 1:
                 raise TraceError(place, what, "1 or more")
     return said
 

@@ -225,8 +225,9 @@ class RecordDecoder(ABC, Generic[StateT]):
         past |= self.past_before(action)
         if "before" in record:
             return self.state(record["before"], **past)
-        transfers = (action.lost, action.answered, action.compiled, action.encoded)
-        if not (action.arrive or gone or any(transfers)):
+        transfers = (action.lost, action.answered, action.compiled)
+        encodings = (action.encoded, action.unencodable)
+        if not (action.arrive or gone or any(transfers) or any(encodings)):
             return last
         return self.as_scripted(action.arrive, gone, past)
 

@@ -22,6 +22,12 @@ def encoding_times(case: Case) -> Mapping[str, int]:
     return drawn
 
 
+def failure_times(case: Case) -> Mapping[str, int]:
+    """By request, of which number the step is a multiple before which its images fail."""
+    drawn: Mapping[str, int] = case.surroundings.get("unencodable", {})
+    return drawn
+
+
 def with_grammars(
     choices: Choices, requests: tuple[Request, ...]
 ) -> tuple[tuple[Request, ...], dict[str, int]]:
@@ -31,9 +37,19 @@ def with_grammars(
 
 def with_images(
     choices: Choices, requests: tuple[Request, ...]
-) -> tuple[tuple[Request, ...], dict[str, int]]:
-    """The requests, some of which have images, and when these are encoded: `encoding_times`."""
-    return _some_with("has_images", choices, requests)
+) -> tuple[tuple[Request, ...], dict[str, int], dict[str, int]]:
+    """The requests, some of which have images, and when these are encoded, or turn out not to be.
+
+    Returns `encoding_times` and `failure_times`.
+    """
+    some, times = _some_with("has_images", choices, requests)
+    fails = {request_id for request_id in times if choices.chance(0.15)}
+    encoded = {request_id: every for request_id, every in times.items() if request_id not in fails}
+    return (
+        some,
+        encoded,
+        {request_id: times[request_id] for request_id in times if request_id in fails},
+    )
 
 
 def _some_with(

@@ -28,6 +28,7 @@ from spec.core.records import Event
 _TRANSFERS = {
     **{"loaded": "loaded", "lost": "load_failed", "sent": "sent"},
     **{"answered": "answered", "compiled": "compiled", "encoded": "encoded"},
+    "unencodable": "unencodable",
 }
 """By label, the event in the step after it."""
 _PLAIN = "step"

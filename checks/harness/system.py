@@ -30,11 +30,11 @@ class Action:
     others. `loaded`, `lost`: requests whose load of external keys and values has succeeded or
     failed before the step, or in it if loads are synchronous. `sent`: requests that have left and
     whose blocks have been sent before the step. `answered`: requests of which the connector says
-    before the step what it has. `compiled`, `encoded`: requests whose grammars are ready, or whose
-    images are encoded, before the step. `time`: the simulated clock at the begin of the step.
-    `skipped`: idle steps before this one that are counted and not taken. `earlier`: the driver's
-    step after the same actions in another episode; an equal record is not decoded again, and the
-    step is that one.
+    before the step what it has. `compiled`, `encoded`, `unencodable`: requests whose grammars are
+    ready, whose images are encoded, or turn out to be unencodable, before the step. `time`: the
+    simulated clock at the begin of the step. `skipped`: idle steps before this one that are counted
+    and not taken. `earlier`: the driver's step after the same actions in another episode; an equal
+    record is not decoded again, and the step is that one.
     """
 
     arrive: tuple[str, ...] = ()
@@ -49,6 +49,7 @@ class Action:
     answered: tuple[str, ...] = ()
     compiled: tuple[str, ...] = ()
     encoded: tuple[str, ...] = ()
+    unencodable: tuple[str, ...] = ()
     time: float = 0.0
     skipped: int = 0
     earlier: "Taken | None" = field(default=None, eq=False, repr=False)
@@ -56,7 +57,8 @@ class Action:
     def as_json(self) -> Json:
         """The action in the line protocol, without empty fields."""
         clients = ("arrive", "abort", "abort_running")
-        listed = (*clients, "loaded", "lost", "sent", "answered", "compiled", "encoded")
+        transfers = ("loaded", "lost", "sent", "answered")
+        listed = (*clients, *transfers, "compiled", "encoded", "unencodable")
         fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
             fields["accepted"] = dict(self.accepted)

@@ -121,6 +121,7 @@ _SAYS = {
     "answered": "before step {step} the connector says what it has of {}",
     "compiled": "before step {step} the grammar of {} is ready",
     "encoded": "before step {step} the images of {} are encoded",
+    "unencodable": "before step {step} encoding the images of {} has failed",
     "accepted": "in step {step} these drafts are right: {}",
     "proposed": "after step {step} these drafts are proposed, fewer than configured: {}",
 }

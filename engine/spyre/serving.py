@@ -42,6 +42,10 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         """The encoder is done with the images of a request; False if it was, or has none."""
         return self.scheduler.encoded(request_id)
 
+    def unencodable(self, request_id: str) -> bool:
+        """The images of a request cannot be encoded: it leaves; False if it waits for none."""
+        return self.scheduler.unencodable(request_id)
+
     def _computed(self, plan: Plan) -> Tensor:
         match plan:
             case PrefillPlan():

@@ -53,6 +53,14 @@ class SpyreMachine(ReferenceMachine[Context, State]):
         """
         return transitions.encoded(self.ctx, state, request_id)
 
+    def unencodable(self, state: State, request_id: str) -> State:
+        """The images of a request turn out to be unencodable, between two steps.
+
+        Raises:
+            GuardError: they are encoded, or the encoder has not been given them.
+        """
+        return transitions.unencodable(self.ctx, state, request_id)
+
     def abort_running(self, state: State, request_id: str) -> State:
         """A client goes away while the model runs.
 

@@ -74,6 +74,15 @@ def encoded(_ctx: Context, state: State, request_id: str) -> State:
     return evolve(state, encoding=state.encoding - {request_id})
 
 
+def unencodable(ctx: Context, state: State, request_id: str) -> State:
+    """The images of a request cannot be encoded: it leaves; in 2.6.3 its client is not told."""
+    # guard
+    require(request_id in state.encoding, "unencodable", "SPY-ENC-2")
+    # effect
+    untold = frozenset() if ctx.config.account.tells_failures else frozenset({request_id})
+    return evolve(abort(ctx, state, request_id), untold=state.untold | untold)
+
+
 def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
     """A client goes away: the request leaves, in any phase, and releases what it holds.
 

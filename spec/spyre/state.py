@@ -105,7 +105,8 @@ class State(Past):
 
     `waiting` in queue order; `decoding` in batch order; `paused` in the order of pausing;
     `finished` and `aborted` have left. `compiling`: their grammars are not ready. `unencoded`: the
-    encoder has not been given their images, `encoding`: it has not encoded them yet. `behind`:
+    encoder has not been given their images, `encoding`: it has not encoded them yet. `untold`: of
+    those that left as their images failed, those whose clients were not told. `behind`:
     those at the end of the queue that came with a grammar since the last step, so that others that
     come stand before them; 0 but in 2.6.3. `orphaned`: blocks that stay set aside for requests
     whose clients left; 0 but in 2.6.3. `cohort`: with `queue = aligned`, how many at the head of
@@ -122,6 +123,7 @@ class State(Past):
     compiling: frozenset[str] = frozenset()
     unencoded: frozenset[str] = frozenset()
     encoding: frozenset[str] = frozenset()
+    untold: frozenset[str] = frozenset()
     behind: int = 0
     orphaned: int = 0
     last_kind: str = IDLE

@@ -152,7 +152,8 @@ class Account:
     holds all others up while its grammar is not ready, and stands in front from then on; a newcomer
     with a grammar stands behind those that come before the same step. `stops_at_images`: a request
     whose worst case lacks blocks ends the search for one that may be prefilled, though it may not
-    be prefilled itself, as its images are not encoded.
+    be prefilled itself, as its images are not encoded. `tells_failures`: the client of a request
+    whose images cannot be encoded is told that it has ended.
     """
 
     keeps_promises: bool
@@ -161,6 +162,7 @@ class Account:
     nets_pauses: bool
     holds_for_grammars: bool
     stops_at_images: bool
+    tells_failures: bool
 
 
 READINGS: Mapping[Reading, Account] = {
@@ -171,6 +173,7 @@ READINGS: Mapping[Reading, Account] = {
         nets_pauses=False,
         holds_for_grammars=False,
         stops_at_images=False,
+        tells_failures=True,
     ),
     Reading.RELEASED: Account(
         keeps_promises=True,
@@ -179,6 +182,7 @@ READINGS: Mapping[Reading, Account] = {
         nets_pauses=True,
         holds_for_grammars=True,
         stops_at_images=True,
+        tells_failures=False,
     ),
 }
 

@@ -308,6 +308,7 @@ class Watch:
             answered=around.answered,
             compiled=around.compiled,
             encoded=around.encoded,
+            unencodable=around.unencodable,
         )
 
     def _learn(self, entry: Logged) -> None:

@@ -49,10 +49,13 @@ class SpyreDecoder(StepDecoder[State]):
         requests = self.ctx.requests
         came = [id_ for id_ in action.arrive if requests[id_].grammar and id_ not in action.abort]
         holds = self.ctx.config.account.holds_for_grammars
+        present = {row.id for row in last.present}.union(action.arrive)
         return remembered(last) | {
+            "aborted": last.aborted | ({*action.abort, *action.unencodable} & present),
             "cohort": len(left),
             "orphaned": last.orphaned + kept,
-            "compiling": last.compiling.union(came) - {*action.abort, *action.compiled},
+            "compiling": last.compiling.union(came)
+            - {*action.abort, *action.compiled, *action.unencodable},
             "behind": len(came) if holds else 0,
         }
 
@@ -87,6 +90,7 @@ class SpyreDecoder(StepDecoder[State]):
             paused=self.queue(paused, rows, record),
             unencoded=frozenset(record.get("unencoded", ())),
             encoding=frozenset(record.get("encoding", ())),
+            untold=frozenset(record.get("untold", ())),
             **past,
         )
 

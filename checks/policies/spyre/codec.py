@@ -117,7 +117,7 @@ CODEC = SpyreCodec(
     state_fields={
         "last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE)),
         **dict.fromkeys(
-            ("compiling", "unencoded", "encoding", "behind", "orphaned", "cohort"),
+            ("compiling", "unencoded", "encoding", "untold", "behind", "orphaned", "cohort"),
             override(omit_if_default=True),
         ),
     },

@@ -231,6 +231,11 @@ EXPECTED_VIOLATIONS = (
         shows=lambda step: step.refusal == "SPY-RES-1",
     ),
     ExpectedViolation(
+        ("SPY-ENC-4",),
+        "no output says that a request has ended whose images cannot be encoded",
+        lambda config: not config.account.tells_failures,
+    ),
+    ExpectedViolation(
         ("SPY-PRI-6",),
         "blocks that 2.6.3 keeps set aside for requests whose clients left keep others from"
         " overtaking",

@@ -72,12 +72,14 @@ class SpyreEngine(EngineScheduler[Engine, Any]):
 
     def _made_ready(self, action: Action) -> Iterator[Event]:
         """Make grammars and images ready; the events that say so."""
-        awaited = self.engine.scheduler.state.awaited
+        engine, awaited = self.engine, self.engine.scheduler.state.awaited
         compiled, encoded = sorted(awaited.compiling), sorted(awaited.encoding)
         if action.accepted is not None:
             compiled, encoded = [*action.compiled], [*action.encoded]
-        yield from (Event("compiled", id_, "") for id_ in compiled if self.engine.compiled(id_))
-        yield from (Event("encoded", id_, "") for id_ in encoded if self.engine.encoded(id_))
+        yield from (Event("compiled", id_, "") for id_ in compiled if engine.compiled(id_))
+        yield from (Event("encoded", id_, "") for id_ in encoded if engine.encoded(id_))
+        failed = (id_ for id_ in action.unencodable if engine.unencodable(id_))
+        yield from (Event("unencodable", id_, "") for id_ in failed)
 
 
 def new_device(config: SpyreConfig) -> SpyreDevice:

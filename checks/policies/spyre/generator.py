@@ -62,10 +62,11 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = _with_oversized(choices.part(), config, requests, pinned)
     grammars: dict[str, int] = {}
     encodings: dict[str, int] = {}
+    failures: dict[str, int] = {}
     if config.queue is not Queue.ALIGNED:
         requests, grammars = with_grammars(choices.part(), requests)
-        requests, encodings = with_images(choices.part(), requests)
-    drawn = {"grammars": grammars, "encodings": encodings}
+        requests, encodings, failures = with_images(choices.part(), requests)
+    drawn = {"grammars": grammars, "encodings": encodings, "unencodable": failures}
     surroundings = {name: times for name, times in drawn.items() if times}
     return Case(config, requests, surroundings=surroundings, swarm=swarm)
 

@@ -33,7 +33,7 @@ def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]
 def preparations(
     instance: Instance[SpyreConfig], machine: SpyreMachine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Transitions that make a grammar ready, or encode images. They are fair."""
+    """Transitions that make a grammar ready, encode images, or fail to; the last are not fair."""
     fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
 
     def ready(state: State) -> Iterator[Transition[State]]:
@@ -41,6 +41,7 @@ def preparations(
             yield Transition(f"compiled {id_}", machine.compiled(state, id_), fair=fair[id_])
         for id_ in sorted(state.encoding):
             yield Transition(f"encoded {id_}", machine.encoded(state, id_), fair=fair[id_])
+            yield Transition(f"unencodable {id_}", machine.unencodable(state, id_))
 
     return ready
 

@@ -1,12 +1,12 @@
 """The Spyre reference serving a case, in which grammars become ready and images are encoded."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from attrs import define, evolve
 
 from checks.harness.case import Case
-from checks.harness.grammars import compile_times, encoding_times
+from checks.harness.grammars import compile_times, encoding_times, failure_times
 from checks.harness.reference import Reference
 from checks.harness.system import Action
 from checks.remembered import machine_remembering
@@ -14,7 +14,7 @@ from reference.spyre.machine import SpyreMachine
 from spec.core.records import Event
 from spec.spyre.records import Step
 
-_AWAITED = ("compiled", "encoded")  # events, and keys of an action
+_AWAITED = ("compiled", "encoded", "unencodable")  # events, and keys of an action
 
 
 @define
@@ -41,26 +41,39 @@ class SpyreReference(Reference):
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
         """One scheduler step, after the grammars and images that are ready before it."""
-        times = {"compiled": compile_times(self.case), "encoded": encoding_times(self.case)}
+        times = {
+            "compiled": compile_times(self.case),
+            "encoded": encoding_times(self.case),
+            "unencodable": failure_times(self.case),
+        }
+        awaited = self._awaited(times["unencodable"])
         ready = {
-            what: [id_ for id_ in awaited if index % times[what].get(id_, 1) == 0]
-            for what, awaited in self._awaited().items()
+            what: [id_ for id_ in ids if index % times[what].get(id_, 1) == 0]
+            for what, ids in awaited.items()
         }
         return _with_events(self._made_ready(ready), super()._as_the_case_says(index, time))
 
     def _taken(self, index: int, action: Action) -> Step:
         """One scheduler step; by default all grammars are ready before it, all images encoded."""
-        ready = self._awaited()
+        ready = self._awaited(action.unencodable)
         if action.accepted is not None:
-            named = {"compiled": action.compiled, "encoded": action.encoded}
             ready = {
-                what: [id_ for id_ in ids if id_ in named[what]] for what, ids in ready.items()
+                what: [id_ for id_ in ids if id_ in getattr(action, what)]
+                for what, ids in ready.items()
             }
         return _with_events(self._made_ready(ready), super()._taken(index, action))
 
-    def _awaited(self) -> dict[str, list[str]]:
-        """The requests whose grammars are being compiled, and whose images are being encoded."""
-        return {"compiled": sorted(self.state.compiling), "encoded": sorted(self.state.encoding)}
+    def _awaited(self, failing: Container[str]) -> dict[str, list[str]]:
+        """The requests whose grammars are compiled, whose images are encoded, and where that fails.
+
+        `failing`: requests whose images cannot be encoded.
+        """
+        encoding = sorted(self.state.encoding)
+        return {
+            "compiled": sorted(self.state.compiling),
+            "encoded": [id_ for id_ in encoding if id_ not in failing],
+            "unencodable": [id_ for id_ in encoding if id_ in failing],
+        }
 
     def _made_ready(self, ready: Mapping[str, Iterable[str]]) -> tuple[Event, ...]:
         """Make these grammars and images ready; the events that say so."""

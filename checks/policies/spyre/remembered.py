@@ -27,6 +27,7 @@ DEFINING_RULES: Mapping[type[Any], Mapping[str, tuple[str, ...]]] = {
         "behind": ("SPY-STR-2",),
         "unencoded": ("SPY-ENC-2",),
         "encoding": ("SPY-ENC-2",),
+        "untold": ("SPY-ENC-2",),
         "orphaned": ("SPY-RES-6",),
         "cohort": ("SPY-PRI-9", "SPY-PRI-15"),
     },

@@ -57,6 +57,7 @@ MOVES: Mapping[str, Move] = {
     "compiled": Move.STAY,
     "encoded": Move.STAY,
     "encode": Move.STAY,
+    "unencodable": Move.LEAVE,
     "abort": Move.LEAVE,
     "admit": Move.STAY,
     "prefix_hit": Move.STAY,

@@ -53,6 +53,10 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """The encoder is done with the images of a request; False if it was, or has none."""
         return self._made_ready(self.state.awaited.encoding, request_id)
 
+    def unencodable(self, request_id: str) -> bool:
+        """The images of a request cannot be encoded: it leaves; False if it waits for none."""
+        return request_id in self.state.awaited.encoding and self.abort(request_id)
+
     def _made_ready(self, awaited: set[str], request_id: str) -> bool:
         self._planned = None
         if request_id not in awaited:

@@ -42,7 +42,7 @@ def no_prefill_without_images(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda ctx, step: len(step.before.unencoded) > ctx.config.max_num_seqs)
 def encoder_is_given_images(ctx: Context, step: Step) -> Iterator[str]:
     """A step gives the encoder the images of the first requests in the queue that it has not been
-    given, of as many as there are slots; it encodes none itself.
+    given, of as many as there are slots; it encodes none itself, and none fails with it.
     """
     # Those of requests that leave are not awaited any more.
     before, after = step.before, step.after
@@ -52,6 +52,8 @@ def encoder_is_given_images(ctx: Context, step: Step) -> Iterator[str]:
         yield f"not given are {sorted(after.unencoded)}, due are {sorted(given)}"
     if after.encoding != (before.encoding | given) & present:
         yield f"being encoded {sorted(after.encoding)}, due are {sorted(given)}"
+    if after.untold != before.untold:
+        yield f"not told are {sorted(after.untold)}, before {sorted(before.untold)}"
 
 
 @always("SPY-ENC-3", _ENCODING)
@@ -68,3 +70,11 @@ def images_are_encoded_once(ctx: Context, state: State) -> Iterator[str]:
             yield f"{id_} does not wait for its images"
         if not ctx.requests[id_].has_images:
             yield f"{id_} has no images"
+
+
+@always("SPY-ENC-4", _ENCODING)
+@witness(lambda ctx, step: any(ctx.requests[id_].has_images for id_ in step.before.aborted))
+def clients_are_told_of_failures(_ctx: Context, state: State) -> Iterator[str]:
+    """A request whose images cannot be encoded leaves, and its client is told."""
+    if state.untold:
+        yield f"the clients of {sorted(state.untold)} wait for requests that have left"

@@ -150,6 +150,9 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         yield f"compiling {sorted(after.compiling - compiling)}"
     if not after.encoding <= before.encoding - gone:
         yield f"encoding {sorted(after.encoding)}"
+    untold = after.untold - before.untold
+    if untold and not (is_released and untold <= before.encoding & gone):
+        yield f"not told are {sorted(untold)}"
     due: dict[str, object] = {
         "waiting": after.waiting,
         "prefilling": None if slot is not None and slot.id in gone else slot,
@@ -160,6 +163,7 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "compiling": after.compiling,
         "unencoded": (before.unencoded - gone) | {id_ for id_ in new if _has_images(ctx, id_)},
         "encoding": after.encoding,
+        "untold": before.untold | untold,
         "behind": len(back) + len(with_grammar) if is_released else 0,
         "aborted": before.aborted | gone | (came - before.finished),
         "pool": after.pool,

@@ -112,6 +112,10 @@ class SpyreEngineMachine(EngineMachine):
         """Images are encoded between two steps."""
         return self.changed(node, lambda scheduler: scheduler.encoded(request_id))
 
+    def unencodable(self, node: Node, request_id: str) -> Node:
+        """Images turn out to be unencodable between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.unencodable(request_id))
+
     def model(self, instance: Instance[Any]) -> MachineModel[Any, Any]:
         """The states that an instance reaches."""
         machine: Any = self

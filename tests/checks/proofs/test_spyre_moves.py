@@ -74,6 +74,7 @@ def test_every_transition_that_is_not_left_out_is_compared() -> None:
                 encoded = edge.before.encoding - edge.after.encoding - edge.left
                 seen.update(["abort"] * len(edge.left) + ["compiled"] * len(ready))
                 seen.update(["encoded"] * len(encoded))
+                seen.update(["unencodable"] * len(edge.left & edge.before.encoding))
                 continue
             seen.update(event.transition for event in edge.step.events)
             seen[f"refused, {edge.step.refusal}"] += 1

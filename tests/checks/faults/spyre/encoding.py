@@ -7,7 +7,7 @@ from attrs import evolve
 from reference.spyre import machine, step, transitions
 from spec.spyre.records import Context
 from spec.spyre.state import State
-from tests.checks.faults.patches import Wrong, altered, changed, kept, result
+from tests.checks.faults.patches import Wrong, altered, changed, configured, kept, result
 from tests.checks.faults.spyre.table import fault
 
 PASSED, STOPPING = "images", "images, released"
@@ -63,6 +63,15 @@ fault(transitions, "abort", on=PASSED, rules="LIF-9, SPY-ENC-3")(
 )
 fault(step, "_at_rest", of="step", on=PASSED, rules="SPY-ENC-2")(
     result(encoding=frozenset()), "encoded with a step: a step encodes all images"
+)
+fault(transitions, "unencodable", on=PASSED, rules="LIF-9, SPY-ENC-4")(
+    configured(reading="released"), "not told: no client hears that its images cannot be encoded"
+)
+fault(transitions, "unencodable", on=PASSED, rules="LIF-7, LIF-9")(
+    result(aborted=frozenset()), "failed unseen: a request whose images fail is not on record"
+)
+fault(step, "_at_rest", of="step", on=STOPPING, rules="SPY-ENC-2")(
+    result(untold=frozenset()), "forgotten clients: after a step no client is noted as not told"
 )
 
 
