@@ -1,6 +1,6 @@
 """Requests with a grammar or images in cases: which have them, and when these are ready."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -28,11 +28,14 @@ def failure_times(case: Case) -> Mapping[str, int]:
     return drawn
 
 
+_COMPILES, _ENCODES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # steps; images take longer
+
+
 def with_grammars(
     choices: Choices, requests: tuple[Request, ...]
 ) -> tuple[tuple[Request, ...], dict[str, int]]:
     """The requests, some of which have a grammar, and when these are ready: `compile_times`."""
-    return _some_with("grammar", choices, requests)
+    return _some_with("grammar", _COMPILES, choices, requests)
 
 
 def with_images(
@@ -42,18 +45,14 @@ def with_images(
 
     Returns `encoding_times` and `failure_times`.
     """
-    some, times = _some_with("has_images", choices, requests)
+    some, times = _some_with("has_images", _ENCODES, choices, requests)
     fails = {request_id for request_id in times if choices.chance(0.15)}
-    encoded = {request_id: every for request_id, every in times.items() if request_id not in fails}
-    return (
-        some,
-        encoded,
-        {request_id: times[request_id] for request_id in times if request_id in fails},
-    )
+    encodings = {name: every for name, every in times.items() if name not in fails}
+    return some, encodings, {name: every for name, every in times.items() if name in fails}
 
 
 def _some_with(
-    key: str, choices: Choices, requests: tuple[Request, ...]
+    key: str, times: Sequence[int], choices: Choices, requests: tuple[Request, ...]
 ) -> tuple[tuple[Request, ...], dict[str, int]]:
     share = choices.one_of((0.0, 0.0, 0.0, 0.3, 0.6))
     if not share:
@@ -63,4 +62,4 @@ def _some_with(
         evolve(request, **awaited) if choices.chance(share) else request for request in requests
     )
     waiting = [request for request in some if getattr(request, key)]
-    return some, {request.id: choices.between(1, 4) for request in waiting}
+    return some, {request.id: choices.one_of(times) for request in waiting}

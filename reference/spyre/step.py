@@ -112,7 +112,7 @@ def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
 def is_passed_over(ctx: Context, state: State, row: Sequence) -> bool:
     """True if a waiting request counts as one that has not arrived.
 
-    In 2.6.3 one whose grammar is not ready does not, nor one without images that lacks blocks.
+    In 2.6.3 one whose grammar is not ready does not, nor one that lacks images and blocks.
     """
     account = ctx.config.account
     if row.id in state.without_images:

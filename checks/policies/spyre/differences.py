@@ -228,7 +228,7 @@ EXPECTED_VIOLATIONS = (
         "a request that lacks blocks keeps others from their prefill though its images are not"
         " encoded",
         lambda config: config.account.stops_at_images and config.reservation,
-        shows=lambda step: step.refusal == "SPY-RES-1",
+        shows=lambda step: not step.happened("admit"),
     ),
     ExpectedViolation(
         ("SPY-ENC-4",),

@@ -34,7 +34,7 @@ class Awaited:
         )
 
     def counts(self) -> tuple[int, int, int]:
-        """How many wait for each; two are equal only if none came or went between two steps."""
+        """How many wait for each; only arrivals and steps make it more."""
         return len(self.compiling), len(self.unencoded), len(self.encoding)
 
     def add(self, request: Request) -> None:

@@ -144,6 +144,7 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     is_released = ctx.config.reading is Reading.RELEASED
     kept = sum(row.reserved for row in leavers) if is_released else 0
     with_grammar = {id_ for id_ in new if ctx.requests[id_].grammar}
+    with_images = {id_ for id_ in new if ctx.requests[id_].has_images}
     back = _without(gone, before.waiting[len(before.waiting) - before.behind :])
     compiling = (before.compiling - gone) | with_grammar
     if not after.compiling <= compiling:
@@ -161,7 +162,7 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "cohort": sum(row.id not in gone for row in before.waiting[: before.cohort]),
         "orphaned": before.orphaned + kept,
         "compiling": after.compiling,
-        "unencoded": (before.unencoded - gone) | {id_ for id_ in new if _has_images(ctx, id_)},
+        "unencoded": (before.unencoded - gone) | with_images,
         "encoding": after.encoding,
         "untold": before.untold | untold,
         "behind": len(back) + len(with_grammar) if is_released else 0,
@@ -171,10 +172,6 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     pool = _released_pool(leavers, before.pool, after.pool)
     yield from _other_values(State, before, after, due)
     yield from _other_values(BlockPool, before.pool, after.pool, pool)
-
-
-def _has_images(ctx: Context, request_id: str) -> bool:
-    return ctx.requests[request_id].has_images
 
 
 def _without(gone: set[str], rows: Iterable[Sequence]) -> tuple[Sequence, ...]:
