@@ -50,8 +50,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.serve(data.draw(drawn, label="case"))
 
     def serve(self, case: Case) -> None:
-        """Begin with a case without surroundings: no right drafts, external tokens, grammars."""
-        case = without(Case(case.config, case.requests), "grammars")
+        """Begin with a case without surroundings: no right drafts, external tokens, grammars.
+
+        Neither has it images.
+        """
+        case = without(without(Case(case.config, case.requests), "grammars"), "encodings")
         ctx = evidence_of(case.config.policy).reference(case).machine.ctx
         self.case, self.coming = case, [request.id for request in case.requests]
         self.wrong: list[str] = []

@@ -153,6 +153,8 @@ def _freedom(instance: AnyInstance) -> Iterator[str]:
     for request in instance.requests:
         if request.grammar:
             yield f"The grammar of request {request.id} is ready some time after its arrival."
+        if request.has_images:
+            yield f"Images of request {request.id} are encoded after its arrival, or fail to be."
         if not request.reads_cache:
             yield f"Request {request.id} reads no cache."
         if request.continued_by is not None:

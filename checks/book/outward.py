@@ -50,6 +50,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "last-chunk constraints with pausing off": 858,
                 "order of the batch": 558,
                 "prefill candidates": 781,
+                "asynchronous encoding of images": 693,
                 "block reservation": 513,
                 "decode pausing": 1000,
             }
@@ -182,6 +183,15 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
     "sendnn-grammar": {
         "grammars are asked for": f"{_SCHEDULER}#L659",
         "it goes to the front": f"{_SCHEDULER}#L677",
+    },
+    "sendnn-failed-images": {
+        "encodings that failed": f"{_SCHEDULER}#L317",
+        "pull request 1015, which encodes beside the steps": f"{_PLUGIN}/pull/1015",
+    },
+    "sendnn-images": {
+        "blocks are asked for": f"{_SCHEDULER}#L593",
+        "images are asked for": f"{_SCHEDULER}#L788",
+        "pull request 1015, which encodes beside the steps": f"{_PLUGIN}/pull/1015",
     },
     "sendnn-model-length": {
         "the assertion": f"{_SCHEDULER}#L992",

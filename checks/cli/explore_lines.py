@@ -21,6 +21,8 @@ def assumption_lines(instance: AnyInstance) -> Iterator[str]:
     yield "assumed: requests arrive in any order and at any time"
     if grammars := sorted(request.id for request in instance.requests if request.grammar):
         yield f"assumed: request {', '.join(grammars)} waits for its grammar, but not for ever"
+    if with_images := sorted(request.id for request in instance.requests if request.has_images):
+        yield f"assumed: request {', '.join(with_images)} waits for its images, but not for ever"
     for what, (allowed, possible) in kinds.items():
         if possible:
             who = "any request" if allowed >= possible else f"request {', '.join(sorted(allowed))}"

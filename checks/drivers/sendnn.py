@@ -36,9 +36,14 @@ import torch
 from sendnn_inference import envs as plugin_envs
 from sendnn_inference.platform import SpyrePlatform
 from sendnn_inference.v1.core.scheduler import ChunkedPrefillSpyreScheduler
-from sendnn_inference.v1.worker.spyre_model_runner import ChunkedPrefillModelRunner
+from sendnn_inference.v1.worker.spyre_model_runner import (
+    ChunkedPrefillModelRunner,
+    SpyreModelRunnerOutput,
+)
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import get_forward_context
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -60,6 +65,7 @@ ASKED = {  # by condition of the scheduler, the rule that it stands for, in the 
 if hasattr(ChunkedPrefillSpyreScheduler, "_may_begin"):  # of a checkout with its own queue order
     ASKED = {"_may_begin": "SPY-PRI-11", **ASKED}
 WAITS_FOR_GRAMMARS = "STRUCTURED_OUTPUT_GRAMMAR" in getsource(ChunkedPrefillSpyreScheduler.schedule)
+ENCODES = hasattr(plugin_envs, "SENDNN_INFERENCE_ASYNC_MM_ENCODER")  # images, beside its steps
 SAYS_WHY = RESERVES and all(hasattr(ChunkedPrefillSpyreScheduler, name) for name in ASKED)
 HELLO = {
     "name": "sendnn",
@@ -78,6 +84,7 @@ HELLO = {
         *("abort", "abort_gone", "abort_running", "ends", "tensors"),
         *(["refusal"] if SAYS_WHY else []),
         *(["grammars"] if WAITS_FOR_GRAMMARS else []),
+        *(["encodings"] if ENCODES else []),
     ],
     "left_out": [],
 }
@@ -174,11 +181,20 @@ def waits_for_grammar(request: Any) -> bool:
     return bool(request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
 
 
+def image() -> Any:
+    """An image without tokens of its own: the prompt has those that stand for it.
+
+    So neither block hashes nor the encoder budget of vLLM's scheduler depend on it.
+    """
+    return MultiModalFeatureSpec(None, "image", "image", PlaceholderRange(offset=0, length=0))
+
+
 class Refusals:
     """Notes the results of a scheduler's admission conditions before a prefill.
 
     Results are noted for the request whose prefill is under way, else for the first request that
-    the scheduler considers. The scheduler's own methods run unchanged.
+    the scheduler considers and that does not wait for its images. The scheduler's own methods run
+    unchanged.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -197,9 +213,16 @@ class Refusals:
             self.request = self.request or request
             if request is self.request:
                 self.answers[name] = answer
+                if name == "can_schedule_prefill" and self.lacks_images(request):
+                    self.request, self.answers = None, {}
             return answer
 
         return asked
+
+    def lacks_images(self, request: Any) -> bool:
+        """True if the request's images are not encoded."""
+        ready = getattr(self.scheduler, "_mm_encoding_ready", ())
+        return bool(request.mm_features) and request.request_id not in ready
 
     def begin(self) -> None:
         """Begin a step: forget the results of the last one."""
@@ -250,6 +273,7 @@ class Sendnn(SchedulerDriver):
         self.runner.warmup_mode = False
         self.device_blocks = device_blocks(self.base)
         self.chunk: Json | None = None
+        self.untold: set[str] = set()  # whose images failed, and no output said so
         self.left_padding: dict[str, int] = {}
         self.idle_steps: Counter[str] = Counter()  # that a paused request counted and none decoded
 
@@ -282,6 +306,33 @@ class Sendnn(SchedulerDriver):
             }
         }
 
+    def new_request(self, request_id: str) -> Any:
+        """The request; its images are encoded when the script says so."""
+        request = super().new_request(request_id)
+        if self.requests[request_id].get("has_images", False):
+            request.mm_features = [image()]
+        return request
+
+    def change(self) -> bool:
+        """Report results of the encoder, then apply arrivals and aborts; true if there were any."""
+        encoded, failed = (self.action.get(name, ()) for name in ("encoded", "unencodable"))
+        if encoded or failed:
+            self.report(encoded, failed)
+        return super().change() or bool(encoded or failed)
+
+    def report(self, encoded: list[str], failed: list[str]) -> None:
+        """Report images that are encoded, and that cannot be, as the executor does with a step.
+
+        These are known here after the step, so that they come with one that computes nothing.
+        """
+        scheduled = SchedulerOutput.make_empty()
+        scheduled._spyre_newly_encoded_req_ids = encoded
+        scheduled._spyre_failed_encode_req_ids = failed
+        answer = SpyreModelRunnerOutput([], {}, tkv=self.scheduler.tkv)
+        results = self.scheduler.update_from_output(scheduled, answer)
+        outputs = [output for group in results.values() for output in group.outputs]
+        self.untold |= {*failed} - {*ids(output for output in outputs if output.finish_reason)}
+
     def run(self) -> Json:
         """One step of the engine core."""
         if not self.scheduler.has_requests():  # the engine core does not call an empty scheduler
@@ -303,6 +354,8 @@ class Sendnn(SchedulerDriver):
         Up to 2.4 the runner samples in `execute_model`, later in `sample_tokens`.
         """
         self.model.given = None
+        for new in scheduled.scheduled_new_reqs:
+            new.mm_features = []  # the stand-in for the model is given tokens
         answer = self.runner.execute_model(scheduled)
         return self.runner.sample_tokens(None) if answer is None else answer
 
@@ -389,8 +442,10 @@ class Sendnn(SchedulerDriver):
         pool["blocks"]["reserved"] = scheduler.total_reserved_blocks if RESERVES else 0
         if self.device_blocks is not None:
             pool["blocks"]["device"] = self.device_blocks
+        waiting = [*scheduler.waiting, *getattr(scheduler, "skipped_waiting", ())]
         return {
-            "waiting": ids((*scheduler.waiting, *getattr(scheduler, "skipped_waiting", ()))),
+            "waiting": ids(waiting),
+            **(self.images(waiting) if ENCODES else {}),
             "prefilling": self.chunk if prefilling else None,
             "decoding": [self.row(request) for request in decoding],
             "running": ids(scheduler.running),
@@ -404,6 +459,14 @@ class Sendnn(SchedulerDriver):
             ],
             **pool,
         }
+
+    def images(self, waiting: list[Any]) -> Json:
+        """The requests whose images the encoder has not been given, and those that it encodes."""
+        encoding, ready = self.scheduler._mm_encoding_submitted, self.scheduler._mm_encoding_ready
+        lacking = [request for request in waiting if request.mm_features]
+        unencoded = [id_ for id_ in ids(lacking) if id_ not in encoding | ready]
+        untold = {"untold": sorted(self.untold)} if self.untold else {}
+        return {"unencoded": unencoded, "encoding": sorted(encoding), **untold}
 
     def paused(self) -> list[Any]:
         """The paused requests, in the order of their queue."""

@@ -67,8 +67,9 @@ class _Held:
 class _Surroundings:
     """The surroundings of a scheduler, as files write them.
 
-    `sends`, `answers`, `grammars`: by request, of which number the steps are multiples before which
-    its blocks are sent, its lookup is answered, or its grammar is ready.
+    `sends`, `answers`, `grammars`, `encodings`, `unencodable`: by request, of which number the
+    steps are multiples before which its blocks are sent, its lookup is answered, its grammar is
+    ready, its images are encoded, or turn out to be unencodable.
     """
 
     right_drafts: Mapping[str, str] = field(factory=dict)
@@ -76,6 +77,11 @@ class _Surroundings:
     sends: Mapping[str, int] = field(factory=dict)
     answers: Mapping[str, int] = field(factory=dict)
     grammars: Mapping[str, int] = field(factory=dict)
+    encodings: Mapping[str, int] = field(factory=dict)
+    unencodable: Mapping[str, int] = field(factory=dict)
+
+
+_TIMES = ("sends", "answers", "grammars", "encodings", "unencodable")
 
 
 def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> dict[str, Any]:
@@ -95,7 +101,7 @@ def surroundings_from_json(entries: Mapping[str, Any], ids: Collection[str]) -> 
                 raise TraceError(place, what, "digits 0 and 1, and - for no draft")
             if name == "external" and what.get("every", 1) < 1:
                 raise TraceError(joined(place, "every"), what["every"], "1 or more")
-            if name in ("sends", "answers", "grammars") and what < 1:
+            if name in _TIMES and what < 1:
                 raise TraceError(place, what, "1 or more")
     return said
 
@@ -159,6 +165,7 @@ def with_all_drafts(case: Case) -> Case:
 
 AS_USUAL: Mapping[str, Callable[[Request], Request]] = {
     "grammars": lambda request: evolve(request, grammar=False),
+    "encodings": lambda request: evolve(request, has_images=False),
     "reads_cache": lambda request: evolve(request, reads_cache=True),
     "encoder_spans": lambda request: evolve(request, prompt=request.prompt.with_spans(())),
     "sessions": lambda request: evolve(request, continued_by=None),

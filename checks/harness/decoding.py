@@ -228,7 +228,8 @@ class RecordDecoder(ABC, Generic[StateT]):
         if "before" in record:
             return self.state(record["before"], **past)
         transfers = (action.lost, action.answered, action.compiled)
-        if not (action.arrive or gone or any(transfers)):
+        encodings = (action.encoded, action.unencodable)
+        if not (action.arrive or gone or any(transfers) or any(encodings)):
             return last
         return self.as_scripted(action.arrive, gone, past)
 

@@ -1,6 +1,7 @@
-"""Requests with a grammar in cases: which have one, and when it is ready."""
+"""Requests with a grammar or images in cases: which have them, and when these are ready."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import evolve
 
@@ -15,15 +16,50 @@ def compile_times(case: Case) -> Mapping[str, int]:
     return drawn
 
 
+def encoding_times(case: Case) -> Mapping[str, int]:
+    """By request, of which number the step is a multiple before which its images are encoded."""
+    drawn: Mapping[str, int] = case.surroundings.get("encodings", {})
+    return drawn
+
+
+def failure_times(case: Case) -> Mapping[str, int]:
+    """By request, of which number the step is a multiple before which its images fail."""
+    drawn: Mapping[str, int] = case.surroundings.get("unencodable", {})
+    return drawn
+
+
+_COMPILES, _ENCODES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # steps; images take longer
+
+
 def with_grammars(
     choices: Choices, requests: tuple[Request, ...]
 ) -> tuple[tuple[Request, ...], dict[str, int]]:
     """The requests, some of which have a grammar, and when these are ready: `compile_times`."""
+    return _some_with("grammar", _COMPILES, choices, requests)
+
+
+def with_images(
+    choices: Choices, requests: tuple[Request, ...]
+) -> tuple[tuple[Request, ...], dict[str, int], dict[str, int]]:
+    """The requests, some of which have images, and when these are encoded, or turn out not to be.
+
+    Returns `encoding_times` and `failure_times`.
+    """
+    some, times = _some_with("has_images", _ENCODES, choices, requests)
+    fails = {request_id for request_id in times if choices.chance(0.15)}
+    encodings = {name: every for name, every in times.items() if name not in fails}
+    return some, encodings, {name: every for name, every in times.items() if name in fails}
+
+
+def _some_with(
+    key: str, times: Sequence[int], choices: Choices, requests: tuple[Request, ...]
+) -> tuple[tuple[Request, ...], dict[str, int]]:
     share = choices.one_of((0.0, 0.0, 0.0, 0.3, 0.6))
     if not share:
         return requests, {}
-    with_grammar = tuple(
-        evolve(request, grammar=True) if choices.chance(share) else request for request in requests
+    awaited: dict[str, Any] = {key: True}
+    some = tuple(
+        evolve(request, **awaited) if choices.chance(share) else request for request in requests
     )
-    compiled = [request for request in with_grammar if request.grammar]
-    return with_grammar, {request.id: choices.between(1, 4) for request in compiled}
+    waiting = [request for request in some if getattr(request, key)]
+    return some, {request.id: choices.one_of(times) for request in waiting}

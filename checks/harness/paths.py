@@ -28,7 +28,8 @@ from spec.core.requests import Request
 
 _TRANSFERS = {
     **{"loaded": "loaded", "lost": "load_failed", "sent": "sent"},
-    **{"answered": "answered", "compiled": "compiled"},
+    **{"answered": "answered", "compiled": "compiled", "encoded": "encoded"},
+    "unencodable": "unencodable",
 }
 """By label, the event in the step after it."""
 _PLAIN = "step"

@@ -30,10 +30,11 @@ class Action:
     others. `loaded`, `lost`: requests whose load of external keys and values has succeeded or
     failed before the step, or in it if loads are synchronous. `sent`: requests that have left and
     whose blocks have been sent before the step. `answered`: requests of which the connector says
-    before the step what it has. `compiled`: requests whose grammars are ready before the step.
-    `time`: the simulated clock at the begin of the step. `skipped`: idle steps before this one that
-    are counted and not taken. `earlier`: the driver's step after the same actions in another
-    episode; an equal record is not decoded again, and the step is that one.
+    before the step what it has. `compiled`, `encoded`, `unencodable`: requests whose grammars are
+    ready, whose images are encoded, or turn out to be unencodable, before the step. `time`: the
+    simulated clock at the begin of the step. `skipped`: idle steps before this one that are counted
+    and not taken. `earlier`: the driver's step after the same actions in another episode; an equal
+    record is not decoded again, and the step is that one.
     """
 
     arrive: tuple[str, ...] = ()
@@ -47,6 +48,8 @@ class Action:
     sent: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
     compiled: tuple[str, ...] = ()
+    encoded: tuple[str, ...] = ()
+    unencodable: tuple[str, ...] = ()
     time: float = 0.0
     skipped: int = 0
     earlier: "Taken | None" = field(default=None, eq=False, repr=False)
@@ -54,7 +57,8 @@ class Action:
     def as_json(self) -> Json:
         """The action in the line protocol, without empty fields."""
         clients = ("arrive", "abort", "abort_running")
-        listed = (*clients, "loaded", "lost", "sent", "answered", "compiled")
+        transfers = ("loaded", "lost", "sent", "answered")
+        listed = (*clients, *transfers, "compiled", "encoded", "unencodable")
         fields: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
             fields["accepted"] = dict(self.accepted)
@@ -111,12 +115,13 @@ class Hello:
 
     `release`: of the scheduler under test. `config`: the supported values of each configuration key
     that it restricts. `abilities`: some of `abort`, `abort_running`, `ends`, `fewer_drafts`
-    (actions say how many drafts are proposed), `grammars` (requests may have one), `reads_cache`
-    (requests may read none), `encoder_spans` (prompts may have images or audio in them), `lookups`
-    (steps report what newcomers asked the caches for and found), `order` (steps report the order of
-    block allocations and preemptions), `refusal` (steps report the rule that kept a request
-    waiting), `sessions` (requests may be turns of one), `tensors` and, for systems in this process,
-    `abort_gone` (aborts of requests that have left) and `events` (steps report their transitions).
+    (actions say how many drafts are proposed), `grammars` (requests may have one), `encodings`
+    (requests may have images), `reads_cache` (requests may read none), `encoder_spans` (prompts may
+    have images or audio in them), `lookups` (steps report what newcomers asked the caches for and
+    found), `order` (steps report the order of block allocations and preemptions), `refusal` (steps
+    report the rule that kept a request waiting), `sessions` (requests may be turns of one),
+    `tensors` and, for systems in this process, `abort_gone` (aborts of requests that have left) and
+    `events` (steps report their transitions).
     `unreported`: fields that its steps leave out, named as in `checks.harness.unreported`.
     """
 
@@ -177,7 +182,7 @@ ENGINE, REFERENCE = "engine", "reference"
 ABILITIES_HERE = frozenset(
     {
         *("abort", "abort_gone", "ends", "events"),
-        *("fewer_drafts", "grammars", "reads_cache", "encoder_spans", "sessions"),
+        *("fewer_drafts", "grammars", "encodings", "reads_cache", "encoder_spans", "sessions"),
     }
 )
 

@@ -99,6 +99,7 @@ def _happened(action: Json) -> Iterator[str]:
     verbs = {"arrive": "arrives", "abort": "aborted", "abort_running": "aborted while it runs"}
     verbs |= {"loaded": "has loaded", "lost": "loses its load", "sent": "is sent"}
     verbs |= {"answered": "is answered by the connector", "compiled": "has its grammar"}
+    verbs |= {"encoded": "has its images encoded", "unencodable": "has images that fail"}
     for kind, verb in verbs.items():
         for request_id in action.get(kind, ()):
             yield f"{request_id} {verb}"

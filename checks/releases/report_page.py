@@ -120,6 +120,8 @@ _SAYS = {
     "sent": "before step {step} the keys and values of {} have been sent",
     "answered": "before step {step} the connector says what it has of {}",
     "compiled": "before step {step} the grammar of {} is ready",
+    "encoded": "before step {step} the images of {} are encoded",
+    "unencodable": "before step {step} encoding the images of {} has failed",
     "accepted": "in step {step} these drafts are right: {}",
     "proposed": "after step {step} these drafts are proposed, fewer than configured: {}",
 }

@@ -101,7 +101,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             finished=outcome.finished,
             aborted=aborted,
             refusal=plan.refusal,
-            events=tuple(events),
+            events=(*(Event("encode", name, "SPY-ENC-2") for name in plan.given), *events),
         )
 
 
@@ -208,7 +208,9 @@ class Observer:
             paused=self._paused.rows,
             finished=with_new_names(last.finished if last else frozenset(), now.finished),
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
-            compiling=frozenset(now.compiling),
+            compiling=frozenset(now.awaited.compiling),
+            unencoded=frozenset(now.awaited.unencoded),
+            encoding=frozenset(now.awaited.encoding),
             cohort=now.queue.cohort,
             **remembered(now.past),
         )
@@ -220,10 +222,10 @@ class Observer:
         """A value that changes if a request arrives or leaves, or the device is replaced.
 
         The queue counts its changes, admitted requests hold blocks, and a new device resets `past`.
-        Grammars come with requests and become ready.
+        Grammars and images come with requests and become ready.
         """
         now = self._scheduler
-        return now.queue.changes, len(now.compiling), now.past, self._pool.has_changed
+        return now.queue.changes, now.awaited.counts(), now.past, self._pool.has_changed
 
     def rows(self, batch: Batch) -> Rows:
         """Records of the batch that has just decoded; the next state shares them."""
@@ -284,6 +286,8 @@ def _is_same(state: State, other: State) -> bool:
         and state.finished is other.finished
         and state.aborted is other.aborted
         and state.compiling == other.compiling
+        and state.unencoded == other.unencoded
+        and state.encoding == other.encoding
         and state.cohort == other.cohort
         and is_remembered_alike(state, other)
     )

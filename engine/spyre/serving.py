@@ -38,6 +38,14 @@ class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
         """A request's grammar is ready; False if it was."""
         return self.scheduler.compiled(request_id)
 
+    def encoded(self, request_id: str) -> bool:
+        """The encoder is done with the images of a request; False if it was, or has none."""
+        return self.scheduler.encoded(request_id)
+
+    def unencodable(self, request_id: str) -> bool:
+        """The images of a request cannot be encoded: it leaves; False if it waits for none."""
+        return self.scheduler.unencodable(request_id)
+
     def _computed(self, plan: Plan) -> Tensor:
         match plan:
             case PrefillPlan():

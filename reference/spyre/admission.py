@@ -71,17 +71,23 @@ def _alike_width(ctx: Context) -> int:
 def _block_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
     """Blocks: the worst case with reservation, else those of the next chunk."""
     first = sequence is not state.prefilling
-    hits = cached_blocks(ctx, state, sequence) if first else ()
-    free = len(state.pool.free)
     if ctx.config.reservation and not first:
         return None  # its blocks were set aside when it was admitted
     if ctx.config.reservation:
-        shared = sum(block in state.pool.references for block in hits)
-        worst_case = worst_case_blocks(ctx, sequence)
-        fits = may_reserve(worst_case, shared, free, reserved_blocks(state))
-        return None if fits else "SPY-RES-1"
-    revived = sum(block not in state.pool.references for block in hits)
-    return None if revived + blocks_of_next_chunk(ctx, state, sequence) <= free else "BLK-9"
+        return "SPY-RES-1" if lacks_worst_case(ctx, state, sequence) else None
+    hits = cached_blocks(ctx, state, sequence) if first else ()
+    needed = sum(block not in state.pool.references for block in hits)
+    needed += blocks_of_next_chunk(ctx, state, sequence)
+    return None if needed <= len(state.pool.free) else "BLK-9"
+
+
+def lacks_worst_case(ctx: Context, state: State, sequence: Sequence) -> bool:
+    """True if blocks are reserved, and those of the worst case of a waiting request cannot be."""
+    hits = cached_blocks(ctx, state, sequence)
+    shared = sum(block in state.pool.references for block in hits)
+    worst_case, free = worst_case_blocks(ctx, sequence), len(state.pool.free)
+    fits = may_reserve(worst_case, shared, free, reserved_blocks(state))
+    return ctx.config.reservation and not fits
 
 
 def reserved_blocks(state: State) -> int:

@@ -45,6 +45,22 @@ class SpyreMachine(ReferenceMachine[Context, State]):
         """
         return transitions.compiled(self.ctx, state, request_id)
 
+    def encoded(self, state: State, request_id: str) -> State:
+        """The encoder is done with the images of a request, between two steps.
+
+        Raises:
+            GuardError: it was, or has not been given them.
+        """
+        return transitions.encoded(self.ctx, state, request_id)
+
+    def unencodable(self, state: State, request_id: str) -> State:
+        """The images of a request turn out to be unencodable, between two steps.
+
+        Raises:
+            GuardError: they are encoded, or the encoder has not been given them.
+        """
+        return transitions.unencodable(self.ctx, state, request_id)
+
     def abort_running(self, state: State, request_id: str) -> State:
         """A client goes away while the model runs.
 

@@ -10,7 +10,7 @@ from attrs import define, evolve, field
 
 from reference.core.run import Run
 from reference.spyre import transitions
-from reference.spyre.admission import Refusal, prefill_refusal, width_of
+from reference.spyre.admission import Refusal, lacks_worst_case, prefill_refusal, width_of
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
@@ -52,6 +52,8 @@ def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time:
     if candidate is not None and candidate.id in state.compiling:  # only in 2.6.3
         run.take(transitions.hold_up, candidate)
         candidate, refusal = None, refusal or "SPY-STR-1"
+    if state.unencoded:
+        run.take(transitions.encode)
     if candidate is not None:
         _prefill_step(run, candidate, ends)
     elif state.decoding or state.paused:
@@ -97,14 +99,25 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
 def in_line(ctx: Context, state: State) -> Iterable[Sequence]:
     """The waiting requests in the order in which they are judged.
 
-    One whose grammar is not ready is passed over, but in 2.6.3.
+    One whose grammar is not ready or whose images are not encoded is passed over.
     """
     line = state.waiting[: line_length(ctx.config, state.cohort, len(state.waiting))]
-    if state.compiling and not ctx.config.account.holds_for_grammars:
-        line = [row for row in line if row.id not in state.compiling]
+    if state.compiling or state.without_images:
+        line = [row for row in line if not is_passed_over(ctx, state, row)]
     if not ctx.config.queue.is_by_width:
         return line
     return tuple(sorted(line, key=lambda row: width_of(ctx, row)))
+
+
+def is_passed_over(ctx: Context, state: State, row: Sequence) -> bool:
+    """True if a waiting request counts as one that has not arrived.
+
+    In 2.6.3 one whose grammar is not ready does not, nor one that lacks images and blocks.
+    """
+    account = ctx.config.account
+    if row.id in state.without_images:
+        return not (account.stops_at_images and lacks_worst_case(ctx, state, row))
+    return row.id in state.compiling and not account.holds_for_grammars
 
 
 def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:

@@ -43,8 +43,11 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
     # guard
     require_new(state, request_id, "LIF-1")
     # effect
-    newcomer = Sequence(request_id, prefill_len=ctx.requests[request_id].prompt_len)
-    if ctx.requests[request_id].grammar:
+    request = ctx.requests[request_id]
+    newcomer = Sequence(request_id, prefill_len=request.prompt_len)
+    if request.has_images:
+        state = evolve(state, unencoded=state.unencoded | {request_id})
+    if request.grammar:
         return evolve(
             state,
             waiting=(*state.waiting, newcomer),
@@ -63,6 +66,23 @@ def compiled(_ctx: Context, state: State, request_id: str) -> State:
     return evolve(state, compiling=state.compiling - {request_id})
 
 
+def encoded(_ctx: Context, state: State, request_id: str) -> State:
+    """The encoder is done with the images of a request."""
+    # guard
+    require(request_id in state.encoding, "encoded", "SPY-ENC-2")
+    # effect
+    return evolve(state, encoding=state.encoding - {request_id})
+
+
+def unencodable(ctx: Context, state: State, request_id: str) -> State:
+    """The images of a request cannot be encoded: it leaves; in 2.6.3 its client is not told."""
+    # guard
+    require(request_id in state.encoding, "unencodable", "SPY-ENC-2")
+    # effect
+    untold = frozenset() if ctx.config.account.tells_failures else frozenset({request_id})
+    return evolve(abort(ctx, state, request_id), untold=state.untold | untold)
+
+
 def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
     """A client goes away: the request leaves, in any phase, and releases what it holds.
 
@@ -77,6 +97,8 @@ def abort(ctx: Context, state: State, request_id: str, *, running: bool = False)
         pool=release(state.pool, leaver.blocks),
         aborted=state.aborted | {request_id},
         compiling=state.compiling - {request_id},
+        unencoded=state.unencoded - {request_id},
+        encoding=state.encoding - {request_id},
         behind=state.behind - (leaver in state.waiting[len(state.waiting) - state.behind :]),
         cohort=state.cohort - (leaver in state.waiting[: state.cohort]),
         orphaned=state.orphaned + (leaver.reserved if is_kept else 0),
@@ -102,6 +124,22 @@ def _removed(state: State, request_id: str) -> State:
 # --- prefill --------------------------------------------------------------------------------
 
 
+def encode(ctx: Context, state: State) -> Moved:
+    """The encoder is given the images that it lacks, in queue order, of as many as there are slots.
+
+    Source: sendnn-inference 2.6.3, asynchronous encoding of images.
+    """
+    # guard
+    require(state.unencoded <= {row.id for row in state.waiting}, "encode", "SPY-ENC-3")
+    # effect
+    lacking = [row.id for row in state.waiting if row.id in state.unencoded]
+    given = lacking[: ctx.config.max_num_seqs]
+    moved = evolve(
+        state, unencoded=state.unencoded.difference(given), encoding=state.encoding.union(given)
+    )
+    return moved, tuple(Event("encode", request_id, "SPY-ENC-2") for request_id in given)
+
+
 def hold_up(_ctx: Context, state: State, sequence: Sequence) -> Moved:
     """A request whose grammar is not ready would be next: it goes to the front of the queue.
 
@@ -120,6 +158,7 @@ def admit(ctx: Context, state: State, sequence: Sequence) -> Moved:
     require(state.prefilling is None, "admit", "SPY-PRI-1")
     require(sequence in state.waiting, "admit", "LIF-1")
     require(sequence.id not in state.compiling, "admit", "SPY-STR-1")
+    require(sequence.id not in state.without_images, "admit", "SPY-ENC-1")
     # effect
     waiting = tuple(row for row in state.waiting if row is not sequence)
     cohort = cohort_after_admission(ctx.config, state.cohort, len(state.waiting))

@@ -189,10 +189,11 @@ class Request:
     `external_if_lost`: those of them that come although the load is lost; `right_drafts`: which of
     its tokens a drafter foresees, as ones and zeros that repeat themselves ("110": the first two of
     every three), with "-" for a token that it proposes nothing for, None: as is configured;
-    `grammar`: its output must follow a grammar, which is compiled after its arrival; `reads_cache`:
-    false where all of its prompt must be computed, for log-probabilities of the prompt or results
-    of each of its tokens; `continued_by`: the id of the next turn of its session, a request for
-    which its keys and values are kept. Only some schedulers serve the last nine.
+    `grammar`: its output must follow a grammar, which is compiled after its arrival; `has_images`:
+    images in its prompt are encoded after its arrival; `reads_cache`: false where all of its prompt
+    must be computed, for log-probabilities of the prompt or results of each of its tokens;
+    `continued_by`: the id of the next turn of its session, a request for which its keys and values
+    are kept. Only some schedulers serve the last ten.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
@@ -214,6 +215,7 @@ class Request:
     external_if_lost: int = 0
     right_drafts: str | None = None
     grammar: bool = False
+    has_images: bool = False
     reads_cache: bool = True
     continued_by: str | None = None
     after: str | None = None
@@ -318,6 +320,7 @@ _RARELY_SERVED = {
     "external_if_lost": 0,
     "right_drafts": None,
     "grammar": False,
+    "has_images": False,
     "reads_cache": True,
     "continued_by": None,
     "encoder_spans": (),

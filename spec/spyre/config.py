@@ -149,6 +149,9 @@ def released_2_6_3(**overrides: Any) -> SpyreConfig:
     return SpyreConfig(**(values | overrides))
 
 
+_AWAITED = ("grammar", "has_images")  # what a request may wait for before its prefill
+
+
 def refuse_unservable(request: Request, config: SpyreConfig) -> None:
     """Raise if no scheduler could ever serve the request under this configuration.
 
@@ -156,11 +159,12 @@ def refuse_unservable(request: Request, config: SpyreConfig) -> None:
 
     Raises:
         WorkloadError: it exceeds the model length, the volume limit or the whole pool, or has a
-            grammar where `queue = aligned`.
+            grammar or images where `queue = aligned`.
     """
-    refuse_too_long(request, config, ("grammar",))
-    if request.grammar and config.queue is Queue.ALIGNED:  # others would wait for a cohort's
-        raise WorkloadError("grammar", True, "false with queue = aligned")
+    refuse_too_long(request, config, _AWAITED)
+    for name in _AWAITED:
+        if getattr(request, name) and config.queue is Queue.ALIGNED:  # others would wait for it
+            raise WorkloadError(name, True, "false with queue = aligned")
     if config.oversized is Oversized.QUEUED:
         return
     total, limit = request.prompt_len + request.max_tokens, config.max_batch_tkv_limit

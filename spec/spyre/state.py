@@ -104,11 +104,13 @@ class State(Past):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order; `decoding` in batch order; `paused` in the order of pausing;
-    `finished` and `aborted` have left. `compiling`: their grammars are not ready. `behind`: those
-    at the end of the queue that came with a grammar since the last step, so that others that come
-    stand before them; 0 but in 2.6.3. `orphaned`: blocks that stay set aside for requests whose
-    clients left; 0 but in 2.6.3. `cohort`: with `queue = aligned`, how many at the head of the
-    queue are left of those that are all admitted before any other; 0 between two cohorts.
+    `finished` and `aborted` have left. `compiling`: their grammars are not ready. `unencoded`: the
+    encoder has not been given their images, `encoding`: it has not encoded them yet. `untold`: of
+    those that left as their images failed, those whose clients were not told. `behind`:
+    those at the end of the queue that came with a grammar since the last step, so that others that
+    come stand before them; 0 but in 2.6.3. `orphaned`: blocks that stay set aside for requests
+    whose clients left; 0 but in 2.6.3. `cohort`: with `queue = aligned`, how many at the head of
+    the queue are left of those that are all admitted before any other; 0 between two cohorts.
     """
 
     pool: BlockPool
@@ -119,6 +121,9 @@ class State(Past):
     finished: Set[str] = frozenset()
     aborted: Set[str] = frozenset()
     compiling: frozenset[str] = frozenset()
+    unencoded: frozenset[str] = frozenset()
+    encoding: frozenset[str] = frozenset()
+    untold: frozenset[str] = frozenset()
     behind: int = 0
     orphaned: int = 0
     last_kind: str = IDLE
@@ -130,6 +135,11 @@ class State(Past):
         """Every request that was admitted and has not left."""
         own = () if self.prefilling is None else (self.prefilling,)
         return (*own, *self.decoding, *self.paused)
+
+    @property
+    def without_images(self) -> frozenset[str]:
+        """The requests whose images are not encoded."""
+        return self.unencoded | self.encoding if self.unencoded or self.encoding else frozenset()
 
     @property
     def present(self) -> tuple[Sequence, ...]:

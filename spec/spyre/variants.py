@@ -150,7 +150,10 @@ class Account:
     step counts by how many more, or fewer, requests are paused, so that one that is paused and one
     that decodes again cancel out. `holds_for_grammars`: the request that is to be prefilled next
     holds all others up while its grammar is not ready, and stands in front from then on; a newcomer
-    with a grammar stands behind those that come before the same step.
+    with a grammar stands behind those that come before the same step. `stops_at_images`: a request
+    whose worst case lacks blocks ends the search for one that may be prefilled, though it may not
+    be prefilled itself, as its images are not encoded. `tells_failures`: the client of a request
+    whose images cannot be encoded is told that it has ended.
     """
 
     keeps_promises: bool
@@ -158,6 +161,8 @@ class Account:
     rounds_pool: bool
     nets_pauses: bool
     holds_for_grammars: bool
+    stops_at_images: bool
+    tells_failures: bool
 
 
 READINGS: Mapping[Reading, Account] = {
@@ -167,6 +172,8 @@ READINGS: Mapping[Reading, Account] = {
         rounds_pool=False,
         nets_pauses=False,
         holds_for_grammars=False,
+        stops_at_images=False,
+        tells_failures=True,
     ),
     Reading.RELEASED: Account(
         keeps_promises=True,
@@ -174,6 +181,8 @@ READINGS: Mapping[Reading, Account] = {
         rounds_pool=True,
         nets_pauses=True,
         holds_for_grammars=True,
+        stops_at_images=True,
+        tells_failures=False,
     ),
 }
 

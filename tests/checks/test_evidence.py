@@ -86,6 +86,7 @@ REFUTED = {
     "LIF-6": (*_NEVER_SERVED, "released", *_STARVES),
     **dict.fromkeys(("SPY-CHK-3", "SPY-CHK-5", "SPY-RES-4"), ("released",)),
     "LIF-5": ("released", "grammar, released"),
+    **dict.fromkeys(("SPY-ENC-1", "SPY-ENC-4"), ("images, released",)),
     "SPY-PRI-4": (*_NEVER_SERVED, "released", "grammar, released"),
     "SPY-PAU-5": (_NEVER_SERVED[0], *_STARVES[-2:]),
     "SPY-VOL-1": ("documented",),

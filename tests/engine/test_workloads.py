@@ -245,8 +245,8 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "id, arrival, arrival_s, prompt_len, prompt, "
     "prompt_parts, encoder_spans, max_tokens, output_len, output, abort_at, priority, n, lora, "
-    "encoder_len, external, external_if_lost, right_drafts, grammar, reads_cache, continued_by, "
-    "after; "
+    "encoder_len, external, external_if_lost, right_drafts, grammar, has_images, reads_cache, "
+    "continued_by, after; "
     "nearest: prompt_len": [
         ({"prompt_length": 3}, "key: found 'prompt_length'"),
     ],

@@ -56,6 +56,9 @@ def asks(id_: str, prompt: int | Prompt, max_tokens: int, arrival: int = 0, **mo
     return Request(id=id_, prompt=own, max_tokens=max_tokens, arrival=arrival, **more)
 
 
+_AWAITED = ("grammars", "encodings", "unencodable")
+
+
 def scene(
     about: str,
     *requests: Request,
@@ -65,8 +68,9 @@ def scene(
     **config: Any,
 ) -> Scene:
     """The requests under the sizes above, but for what `config` says otherwise."""
-    grammars = {name: config.pop(name) for name in ("grammars",) if name in config}
-    case = Case(released_2_6_3(**SIZES | config), requests, grammars)
+    awaited: dict[str, Any] = {}
+    awaited |= {name: config.pop(name) for name in _AWAITED if name in config}
+    case = Case(released_2_6_3(**SIZES | config), requests, awaited)
     return Scene(about, case, known, aborts_while_running, driver)
 
 
@@ -243,6 +247,19 @@ SCENES = {
         asks("a", 70, 2, 1, grammar=True),
         asks("b", 70, 2, 2),
         grammars={"a": 4},
+    ),
+    "held_for_images": scene(
+        "one that lacks blocks keeps another from its prefill though its images are not encoded",
+        asks("a", 60, 6, 1),
+        asks("b", 130, 2, 2, has_images=True),
+        asks("c", 20, 2, 2),
+        num_blocks=4,
+        encodings={"b": 10},
+    ),
+    "failed_images": scene(
+        "the images of a request cannot be encoded: it leaves, and no output says so",
+        asks("a", 70, 2, 1, has_images=True),
+        unencodable={"a": 4},
     ),
     "two_pools": scene(
         "the scheduler has a block more than the model's cache, whose blocks are an even number",

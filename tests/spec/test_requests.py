@@ -95,12 +95,14 @@ def test_request_that_could_never_be_served_is_refused(
     assert refusal(WorkloadError, refuse_unservable, request("0", 12, 8), too_small) == message
 
 
-def test_a_grammar_is_refused_where_others_would_wait_for_it() -> None:
-    asked = evolve(request("0", 12, 8), grammar=True)
+@pytest.mark.parametrize("name", ["grammar", "has_images"])
+def test_what_takes_time_is_refused_where_others_would_wait_for_it(name: str) -> None:
+    awaited: dict[str, Any] = {name: True}
+    asked = evolve(request("0", 12, 8), **awaited)
 
     refuse_unservable(asked, SpyreConfig(queue=Queue.FCFS))
     aligned = SpyreConfig(queue=Queue.ALIGNED)
-    message = "grammar: found True; allowed: false with queue = aligned"
+    message = f"{name}: found True; allowed: false with queue = aligned"
     assert refusal(WorkloadError, refuse_unservable, asked, aligned) == message
 
 

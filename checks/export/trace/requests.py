@@ -16,6 +16,7 @@ _USUAL = {
     "external": 0,
     "external_if_lost": 0,
     "grammar": False,
+    "has_images": False,
     "reads_cache": True,
 }
 

@@ -7,8 +7,8 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
 - `config`, `requests`: as workload and configuration files write them; with further inputs:
   `right_drafts`, by request the tokens that a drafter predicts correctly, or not at all;
   `external`, the tokens that a connector has, in which steps loads end, and whether they fail;
-  `sends`, `answers` and `grammars`, in which steps sends end, lookups are answered, and grammars
-  are ready;
+  `sends`, `answers`, `grammars`, `encodings` and `unencodable`, in which steps sends end, lookups
+  are answered, grammars are ready, and images are encoded or turn out to be unencodable;
 - `strictness`, `aborts_while_running`, `judged`: how the driver was compared;
 - `alone`: true if the driver was judged by the rules and not compared;
 - `path`: the labels of the edges that the case follows in the reference's graph, if it does;

@@ -30,6 +30,7 @@ _ABILITIES = (
     "abort_running",
     "encoder_spans",
     "ends",
+    "encodings",
     "fewer_drafts",
     "grammars",
     "lookups",

@@ -18,8 +18,8 @@ Then, in the order of time, come
   fields: `seconds`, the duration; `at`, the Unix time of its end; `ended`, requests whose model
   ended them; `abort_running`, clients that left while the model ran; `loaded` and `lost`, whose
   loads ended before the step; `sent`, whose blocks were sent; `answered`, whose lookups were
-  answered; `compiled`, whose grammars are ready; `block_hashes`, by request, of blocks that became
-  full in it;
+  answered; `compiled`, whose grammars are ready; `encoded` and `unencodable`, whose
+  images are encoded or cannot be; `block_hashes`, by request, of blocks that became full in it;
 - `{"stopped": "why"}`: the recorder wrote no more.
 """
 
@@ -118,6 +118,8 @@ class Around:
     sent: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
     compiled: tuple[str, ...] = ()
+    encoded: tuple[str, ...] = ()
+    unencodable: tuple[str, ...] = ()
     block_hashes: Mapping[str, tuple[str, ...]] = field(factory=dict)
 
 

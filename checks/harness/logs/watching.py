@@ -307,6 +307,8 @@ class Watch:
             sent=around.sent,
             answered=around.answered,
             compiled=around.compiled,
+            encoded=around.encoded,
+            unencodable=around.unencodable,
         )
 
     def _learn(self, entry: Logged) -> None:

@@ -49,10 +49,13 @@ class SpyreDecoder(StepDecoder[State]):
         requests = self.ctx.requests
         came = [id_ for id_ in action.arrive if requests[id_].grammar and id_ not in action.abort]
         holds = self.ctx.config.account.holds_for_grammars
+        present = {row.id for row in last.present}.union(action.arrive)
         return remembered(last) | {
+            "aborted": last.aborted | ({*action.abort, *action.unencodable} & present),
             "cohort": len(left),
             "orphaned": last.orphaned + kept,
-            "compiling": last.compiling.union(came) - {*action.abort, *action.compiled},
+            "compiling": last.compiling.union(came)
+            - {*action.abort, *action.compiled, *action.unencodable},
             "behind": len(came) if holds else 0,
         }
 
@@ -85,6 +88,9 @@ class SpyreDecoder(StepDecoder[State]):
             prefilling=next(iter(self.queue(slot, rows, record)), None),
             decoding=self.queue([row["id"] for row in record["decoding"]], rows, record),
             paused=self.queue(paused, rows, record),
+            unencoded=frozenset(record.get("unencoded", ())),
+            encoding=frozenset(record.get("encoding", ())),
+            untold=frozenset(record.get("untold", ())),
             **past,
         )
 
@@ -141,8 +147,12 @@ class SpyreDecoder(StepDecoder[State]):
 
 
 def request_extras(case: Case) -> Mapping[str, Json]:
-    """Which requests have a grammar, for the driver."""
-    return {request.id: {"grammar": True} for request in case.requests if request.grammar}
+    """Which requests have a grammar or images, for the driver."""
+    awaited = {
+        request.id: {name: True for name in ("grammar", "has_images") if getattr(request, name)}
+        for request in case.requests
+    }
+    return {request_id: extras for request_id, extras in awaited.items() if extras}
 
 
 def _chunk(reported: Json) -> Chunk:
@@ -157,7 +167,7 @@ def _chunk(reported: Json) -> Chunk:
 # --- events ---------------------------------------------------------------------------------------
 
 _VISIBLE = (
-    *("admit", "preempt", "resume", "pause", "prefix_hit", "allocate"),
+    *("encode", "admit", "preempt", "resume", "pause", "prefix_hit", "allocate"),
     *("chunk", "join", "decode", "finish"),
 )
 
@@ -172,6 +182,10 @@ def _changes_of_queue(step: Step) -> Iterator[Event]:
     before, after = step.before, step.after
     running = {row.id for row in step.batch}
     waiting = {row.id for row in before.waiting}
+    given = before.unencoded - after.unencoded
+    for row in before.waiting if given else ():
+        if row.id in given:
+            yield Event("encode", row.id, "")
     if step.chunk is not None and step.chunk.id in waiting:
         yield Event("admit", step.chunk.id, "")
     for row in before.admitted:

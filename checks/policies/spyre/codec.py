@@ -117,7 +117,8 @@ CODEC = SpyreCodec(
     state_fields={
         "last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE)),
         **dict.fromkeys(
-            ("compiling", "behind", "orphaned", "cohort"), override(omit_if_default=True)
+            ("compiling", "unencoded", "encoding", "untold", "behind", "orphaned", "cohort"),
+            override(omit_if_default=True),
         ),
     },
     apart=("chunk",),

@@ -224,6 +224,18 @@ EXPECTED_VIOLATIONS = (
         shows=lambda step: bool(step.before.compiling),
     ),
     ExpectedViolation(
+        ("SPY-ENC-1",),
+        "a request that lacks blocks keeps others from their prefill though its images are not"
+        " encoded",
+        lambda config: config.account.stops_at_images and config.reservation,
+        shows=lambda step: not step.happened("admit"),
+    ),
+    ExpectedViolation(
+        ("SPY-ENC-4",),
+        "no output says that a request has ended whose images cannot be encoded",
+        lambda config: not config.account.tells_failures,
+    ),
+    ExpectedViolation(
         ("SPY-PRI-6",),
         "blocks that 2.6.3 keeps set aside for requests whose clients left keep others from"
         " overtaking",

@@ -1,6 +1,6 @@
 """The engine serving one case, on the simulated device or with specified tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,22 +55,31 @@ class SimulatedEngine(Engine):
 
 
 class SpyreEngine(EngineScheduler[Engine, Any]):
-    """The engine, told between two steps whose grammars are ready."""
+    """The engine, told between two steps whose grammars are ready and whose images are encoded."""
 
     def step(self, index: int, action: Action) -> Any:
-        """One scheduler step; by default all grammars are ready before it.
+        """One scheduler step; by default all grammars are ready before it, all images encoded.
 
         Raises:
             ConstraintError: the device refuses the step.
             RuntimeError: the device failed; the default device never does.
         """
-        pending = sorted(self.engine.scheduler.state.compiling)
-        named = pending if action.accepted is None else action.compiled
-        ready = [Event("compiled", id_, "") for id_ in named if self.engine.compiled(id_)]
+        ready = [*self._made_ready(action)]
         step = super().step(index, action)
         if ready and isinstance(step, Step):
             return evolve(step, events=(*ready, *step.events))
         return step
+
+    def _made_ready(self, action: Action) -> Iterator[Event]:
+        """Make grammars and images ready; the events that say so."""
+        engine, awaited = self.engine, self.engine.scheduler.state.awaited
+        compiled, encoded = sorted(awaited.compiling), sorted(awaited.encoding)
+        if action.accepted is not None:
+            compiled, encoded = [*action.compiled], [*action.encoded]
+        yield from (Event("compiled", id_, "") for id_ in compiled if engine.compiled(id_))
+        yield from (Event("encoded", id_, "") for id_ in encoded if engine.encoded(id_))
+        failed = (id_ for id_ in action.unencodable if engine.unencodable(id_))
+        yield from (Event("unencodable", id_, "") for id_ in failed)
 
 
 def new_device(config: SpyreConfig) -> SpyreDevice:

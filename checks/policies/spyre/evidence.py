@@ -34,7 +34,7 @@ _COMPARED = {
 
 _TRANSITIONS = (
     *("admit", "prefix_hit", "reserve", "allocate", "chunk", "join", "jump_tkv", "decode"),
-    *("finish", "preempt", "pause", "resume"),
+    *("finish", "preempt", "pause", "resume", "encode"),
 )
 _JUMPS = ("SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7")
 

@@ -18,7 +18,7 @@ from checks.harness.generating import (
     random_swarm,
     tight_pool,
 )
-from checks.harness.grammars import with_grammars
+from checks.harness.grammars import with_grammars, with_images
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.requests import Oversized, Request
@@ -61,10 +61,14 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = _tightened(choices, swarm, config, requests, pinned)
     config = _with_oversized(choices.part(), config, requests, pinned)
     grammars: dict[str, int] = {}
+    encodings: dict[str, int] = {}
+    failures: dict[str, int] = {}
     if config.queue is not Queue.ALIGNED:
         requests, grammars = with_grammars(choices.part(), requests)
-    drawn = {"grammars": grammars} if grammars else {}
-    return Case(config, requests, surroundings=drawn, swarm=swarm)
+        requests, encodings, failures = with_images(choices.part(), requests)
+    drawn = {"grammars": grammars, "encodings": encodings, "unencodable": failures}
+    surroundings = {name: times for name, times in drawn.items() if times}
+    return Case(config, requests, surroundings=surroundings, swarm=swarm)
 
 
 def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:

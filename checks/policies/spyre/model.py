@@ -25,20 +25,23 @@ def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]
     machine = SpyreMachine.of(instance.config, instance.requests)
     places = place_function(instance, request_likeness(instance))
     model = early_end_model(instance, machine, canonical_state(instance), places)
-    if any(request.grammar for request in instance.requests):
-        return evolve(model, between=ready_grammars(instance, machine))
+    if any(request.grammar or request.has_images for request in instance.requests):
+        return evolve(model, between=preparations(instance, machine))
     return model
 
 
-def ready_grammars(
+def preparations(
     instance: Instance[SpyreConfig], machine: SpyreMachine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Transitions that make a grammar ready. They are fair."""
+    """Transitions that make a grammar ready, encode images, or fail to; the last are not fair."""
     fair = {request.id: load_class(place) for place, request in enumerate(instance.requests)}
 
     def ready(state: State) -> Iterator[Transition[State]]:
         for id_ in sorted(state.compiling):
             yield Transition(f"compiled {id_}", machine.compiled(state, id_), fair=fair[id_])
+        for id_ in sorted(state.encoding):
+            yield Transition(f"encoded {id_}", machine.encoded(state, id_), fair=fair[id_])
+            yield Transition(f"unencodable {id_}", machine.unencodable(state, id_))
 
     return ready
 
@@ -57,6 +60,7 @@ def request_likeness(instance: Instance[SpyreConfig]) -> Callable[[Request], Has
 
     def alike(request: Request) -> Hashable:
         tokens = tuple(request.prompt.tokens()) if instance.config.prefix_caching else None
-        return request.prompt_len, request.max_tokens, request.output, request.grammar, tokens
+        awaited = request.grammar, request.has_images
+        return request.prompt_len, request.max_tokens, request.output, awaited, tokens
 
     return alike

@@ -1,12 +1,12 @@
-"""The Spyre reference serving a case, in which grammars become ready."""
+"""The Spyre reference serving a case, in which grammars become ready and images are encoded."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from attrs import define, evolve
 
 from checks.harness.case import Case
-from checks.harness.grammars import compile_times
+from checks.harness.grammars import compile_times, encoding_times, failure_times
 from checks.harness.reference import Reference
 from checks.harness.system import Action
 from checks.remembered import machine_remembering
@@ -14,10 +14,12 @@ from reference.spyre.machine import SpyreMachine
 from spec.core.records import Event
 from spec.spyre.records import Step
 
+_AWAITED = ("compiled", "encoded", "unencodable")  # events, and keys of an action
+
 
 @define
 class SpyreReference(Reference):
-    """The machine, told between two steps whose grammars are ready."""
+    """The machine, told between two steps whose grammars are ready and whose images are encoded."""
 
     @staticmethod
     def of(case: Case) -> "SpyreReference":
@@ -31,32 +33,55 @@ class SpyreReference(Reference):
         )
 
     def surroundings(self, step: Step) -> dict[str, Any]:
-        """The grammars that were ready before the step, as keys of an action."""
-        compiled = tuple(event.id for event in step.happened("compiled"))
-        return {"accepted": {}, "compiled": compiled} if self._has_grammars else {}
-
-    @property
-    def _has_grammars(self) -> bool:
-        return any(request.grammar for request in self.case.requests)
+        """The grammars and images that were ready before the step, as keys of an action."""
+        if not any(request.grammar or request.has_images for request in self.case.requests):
+            return {}
+        ready = {what: tuple(event.id for event in step.happened(what)) for what in _AWAITED}
+        return {"accepted": {}, **ready}
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
-        """One scheduler step, after the grammars that are ready before it."""
-        every, pending = compile_times(self.case), sorted(self.state.compiling)
-        ready = self._made_ready(id_ for id_ in pending if index % every.get(id_, 1) == 0)
-        return _with_events(ready, super()._as_the_case_says(index, time))
+        """One scheduler step, after the grammars and images that are ready before it."""
+        times = {
+            "compiled": compile_times(self.case),
+            "encoded": encoding_times(self.case),
+            "unencodable": failure_times(self.case),
+        }
+        awaited = self._awaited(times["unencodable"])
+        ready = {
+            what: [id_ for id_ in ids if index % times[what].get(id_, 1) == 0]
+            for what, ids in awaited.items()
+        }
+        return _with_events(self._made_ready(ready), super()._as_the_case_says(index, time))
 
     def _taken(self, index: int, action: Action) -> Step:
-        """One scheduler step; by default all grammars are ready before it."""
-        named = sorted(self.state.compiling) if action.accepted is None else action.compiled
-        ready = self._made_ready(id_ for id_ in named if id_ in self.state.compiling)
-        return _with_events(ready, super()._taken(index, action))
+        """One scheduler step; by default all grammars are ready before it, all images encoded."""
+        ready = self._awaited(action.unencodable)
+        if action.accepted is not None:
+            ready = {
+                what: [id_ for id_ in ids if id_ in getattr(action, what)]
+                for what, ids in ready.items()
+            }
+        return _with_events(self._made_ready(ready), super()._taken(index, action))
 
-    def _made_ready(self, ids: Iterable[str]) -> tuple[Event, ...]:
-        """Make these grammars ready; the events that say so."""
+    def _awaited(self, failing: Container[str]) -> dict[str, list[str]]:
+        """The requests whose grammars are compiled, whose images are encoded, and where that fails.
+
+        `failing`: requests whose images cannot be encoded.
+        """
+        encoding = sorted(self.state.encoding)
+        return {
+            "compiled": sorted(self.state.compiling),
+            "encoded": [id_ for id_ in encoding if id_ not in failing],
+            "unencodable": [id_ for id_ in encoding if id_ in failing],
+        }
+
+    def _made_ready(self, ready: Mapping[str, Iterable[str]]) -> tuple[Event, ...]:
+        """Make these grammars and images ready; the events that say so."""
         events = []
-        for request_id in [*ids]:
-            self.state = self.machine.compiled(self.state, request_id)
-            events.append(Event("compiled", request_id, ""))
+        for what, ids in ready.items():
+            for request_id in ids:
+                self.state = getattr(self.machine, what)(self.state, request_id)
+                events.append(Event(what, request_id, ""))
         return tuple(events)
 
 

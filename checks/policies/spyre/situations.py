@@ -60,6 +60,7 @@ TABLE: Table = {
     "preempt": (ROWS, PADDING, *REQUEST, BEFORE),
     "pause": (ROWS, PADDING, *REQUEST, BEFORE),
     "resume": (ROWS, PAUSED, PLACE, BEFORE),
+    "encode": (ROWS, AHEAD, FREE),
     "finish": (ROWS, PAUSED, *REQUEST, BEFORE),
     ABORT: (PHASE, PADDING, *REQUEST, AHEAD),
 }

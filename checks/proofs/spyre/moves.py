@@ -55,6 +55,9 @@ class Move(StrEnum):
 MOVES: Mapping[str, Move] = {
     "arrive": Move.STAY,
     "compiled": Move.STAY,
+    "encoded": Move.STAY,
+    "encode": Move.STAY,
+    "unencodable": Move.LEAVE,
     "abort": Move.LEAVE,
     "admit": Move.STAY,
     "prefix_hit": Move.STAY,
@@ -410,10 +413,11 @@ def _max_tkv(state: State, size: int) -> int:
 @LINK.move("idle steps")
 def idle_steps(edge: Edge) -> Iterator[str]:
     """A step that leaves pending requests idle finds none that decodes or is paused; it refuses one
-    by a condition of joining, or for lack of blocks. Who waits for a grammar does not count.
+    by a condition of joining, or for lack of blocks. Who waits for a grammar or for images does not
+    count.
     """
     step, state = edge.step, edge.before
-    if step is None or step.scheduled or {row.id for row in state.present} <= state.compiling:
+    if step is None or step.scheduled or not (_ready(state) or state.admitted):
         return
     if state.decoding or state.paused:
         yield f"an idle step beside {len(state.decoding) + len(state.paused)} rows"
@@ -525,7 +529,7 @@ def queues(edge: Edge) -> Iterator[str]:
     """Arrivals go to the end of the queue and preempted requests to its front; the others keep
     their order. The one that is admitted is the head, or the narrowest of those it is chosen from.
     """
-    # A request that waits for a grammar is none of them.
+    # A request that waits for a grammar or for images is none of them.
     expected = [row.id for row in edge.before.waiting if row.id not in edge.left]
     cohort = edge.before.cohort
     gone = [row.id for row in edge.before.waiting[:cohort] if row.id in edge.left]
@@ -557,8 +561,9 @@ def _choice(ctx: Context, state: State) -> int:
 
 
 def _ready(state: State) -> list[Sequence]:
-    """The waiting requests that wait for no grammar."""
-    return [row for row in state.waiting if row.id not in state.compiling]
+    """The waiting requests that wait for no grammar and no images."""
+    unready = state.compiling | state.unencoded | state.encoding
+    return [row for row in state.waiting if row.id not in unready]
 
 
 def _next_prefill(ctx: Context, state: State) -> Sequence:

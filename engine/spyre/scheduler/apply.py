@@ -21,6 +21,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
 
     `ends`: the requests that sample the end of sequence; None: each request where it says so.
     """
+    if plan.given:
+        state.awaited.give(plan.given)
     match plan:
         case PrefillPlan():
             outcome = _apply_prefill(state, plan, tokens, ends)
@@ -214,5 +216,5 @@ def remove(state: SchedulerState, request: RequestState) -> None:
         state.paused = state.paused.without([state.paused.members.index(request)])
     else:
         state.queue.remove(request)
-        state.compiling.discard(request.id)
+        state.awaited.remove(request.id)
     release(state, request)

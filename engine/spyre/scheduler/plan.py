@@ -27,6 +27,7 @@ class PrefillPlan:
     - `is_new`: it is admitted with this step; `held` are then the cached blocks that it takes, and
       `promised` the blocks set aside for it.
     - `refusal`: the rule that kept a request before it from being taken.
+    - `given`: requests whose images the encoder is given; so of every plan.
     """
 
     kind: ClassVar[str] = PREFILL
@@ -38,6 +39,7 @@ class PrefillPlan:
     is_new: bool = False
     promised: int = 0
     refusal: str | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -75,6 +77,7 @@ class DecodePlan:
     left_padding: Tensor | None = None
     jumps: int = 0
     refusal: str | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -94,6 +97,7 @@ class IdlePlan:
     refusal: str | None = None
     paused: Batch = field(factory=Batch.empty)
     newly_paused: tuple[RequestState, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 Plan: TypeAlias = PrefillPlan | DecodePlan | IdlePlan

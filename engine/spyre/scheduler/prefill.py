@@ -34,7 +34,7 @@ _NO_HIT = PrefixHit((), 0)
 
 def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]:
     """The next prefill step, or None; and the first rule that refused a request."""
-    first = state.queue.first_in_line(state.compiling)
+    first = state.queue.first_in_line(state.awaited)
     if state.prefilling is None and first is None:
         return None, None
     refusal = _priority_refusal(state)
@@ -108,7 +108,8 @@ def _first_admissible(
 ) -> tuple[RequestState | None, str | None]:
     """The first request in the queue that no rule refuses; and the first rule that refused one.
 
-    `first`: the first that may be chosen; those whose grammars are not ready are passed over.
+    `first`: the first that may be chosen; those whose grammars or images are not ready are passed
+    over.
 
     First come, first served judges only the head of the queue, the aligned queue only the narrowest
     request. Overtaking ends at the first request that lacks blocks, and if no slot is free.
@@ -131,7 +132,7 @@ def _first_to_overtake(state: SchedulerState) -> RequestState | None:
     """
     refused = state.last_chunk.refused_shapes(state.decoding, state.queue.shapes())
     for request in state.queue.without_shapes(lambda head: _is_shape_refused(state, head, refused)):
-        if request.id in state.compiling:
+        if request.id in state.awaited:
             continue
         refusal = _admission_refusal(state, request)
         if refusal is None:

@@ -36,22 +36,32 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         super().__init__(SchedulerState(config, blocks, queue, LastChunk(config)))
 
     def add(self, request: Request) -> RequestState:
-        """Add a request at the end of the waiting queue; if it has a grammar, that is not ready.
+        """Add a request at the end of the waiting queue; its grammar and images are not ready.
 
         Raises:
             WorkloadError: as the base class.
         """
         newcomer: RequestState = super().add(request)
-        if request.grammar:
-            self.state.compiling.add(newcomer.id)
+        self.state.awaited.add(request)
         return newcomer
 
     def compiled(self, request_id: str) -> bool:
         """A request's grammar is ready; False if it was."""
+        return self._made_ready(self.state.awaited.compiling, request_id)
+
+    def encoded(self, request_id: str) -> bool:
+        """The encoder is done with the images of a request; False if it was, or has none."""
+        return self._made_ready(self.state.awaited.encoding, request_id)
+
+    def unencodable(self, request_id: str) -> bool:
+        """The images of a request cannot be encoded: it leaves; False if it waits for none."""
+        return request_id in self.state.awaited.encoding and self.abort(request_id)
+
+    def _made_ready(self, awaited: set[str], request_id: str) -> bool:
         self._planned = None
-        if request_id not in self.state.compiling:
+        if request_id not in awaited:
             return False
-        self.state.compiling.discard(request_id)
+        awaited.discard(request_id)
         return True
 
     def _newcomer(self, request: Request) -> RequestState:
@@ -59,6 +69,12 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         return RequestState.of(request)
 
     def _plan(self) -> Plan:
+        """The plan of the next step, and whose images the encoder is given with it."""
+        plan = self._plan_work()
+        plan.given = self.state.awaited.next_given(self.state.config.max_num_seqs)
+        return plan
+
+    def _plan_work(self) -> Plan:
         """A prefill of one chunk if a request may have it, else a decode, else nothing.
 
         Source: spyre, "Priority rules".

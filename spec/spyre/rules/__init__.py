@@ -4,6 +4,7 @@ from spec.spyre.rules import (  # noqa: F401
     admission,
     blocks,
     decode,
+    encoding,
     grammars,
     lifecycle,
     prefill,

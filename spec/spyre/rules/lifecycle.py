@@ -144,10 +144,16 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
     is_released = ctx.config.reading is Reading.RELEASED
     kept = sum(row.reserved for row in leavers) if is_released else 0
     with_grammar = {id_ for id_ in new if ctx.requests[id_].grammar}
+    with_images = {id_ for id_ in new if ctx.requests[id_].has_images}
     back = _without(gone, before.waiting[len(before.waiting) - before.behind :])
     compiling = (before.compiling - gone) | with_grammar
     if not after.compiling <= compiling:
         yield f"compiling {sorted(after.compiling - compiling)}"
+    if not after.encoding <= before.encoding - gone:
+        yield f"encoding {sorted(after.encoding)}"
+    untold = after.untold - before.untold
+    if untold and not (is_released and untold <= before.encoding & gone):
+        yield f"not told are {sorted(untold)}"
     due: dict[str, object] = {
         "waiting": after.waiting,
         "prefilling": None if slot is not None and slot.id in gone else slot,
@@ -156,6 +162,9 @@ def nothing_else_changes(ctx: Context, before: State, after: State) -> Iterator[
         "cohort": sum(row.id not in gone for row in before.waiting[: before.cohort]),
         "orphaned": before.orphaned + kept,
         "compiling": after.compiling,
+        "unencoded": (before.unencoded - gone) | with_images,
+        "encoding": after.encoding,
+        "untold": before.untold | untold,
         "behind": len(back) + len(with_grammar) if is_released else 0,
         "aborted": before.aborted | gone | (came - before.finished),
         "pool": after.pool,

@@ -38,9 +38,9 @@ def refused(ctx: Context, step: Step) -> Sequence | None:
 def in_line(ctx: Context, state: State) -> Sequence | None:
     """The waiting request that is looked at first: the queue's head, or the first of the narrowest.
 
-    Those whose grammars are not ready are passed over, but in 2.6.3. With `queue = aligned` it is
-    the narrowest of those that are left of the cohort; and where none is left, of as many at the
-    head as may go before one of them, and that one.
+    Those that may not be chosen are passed over. With `queue = aligned` it is the narrowest of what
+    is left of the cohort; and where none is left, of as many at the head as may go before one of
+    them, and that one.
     """
     queue, waiting = ctx.config.queue, state.waiting
     if queue in BY_WIDTH:
@@ -51,10 +51,23 @@ def in_line(ctx: Context, state: State) -> Sequence | None:
 
 
 def may_be_chosen(ctx: Context, state: State, rows: Sequences) -> Sequences:
-    """Those of these waiting requests whose grammars are ready; in 2.6.3 all of them."""
-    if not state.compiling or ctx.config.reading is Reading.RELEASED:
-        return rows
-    return [row for row in rows if row.id not in state.compiling]
+    """Those of these waiting requests whose grammars are ready and whose images are encoded.
+
+    In 2.6.3 also those whose grammars are not ready, and those that lack blocks.
+    """
+    return [row for row in rows if _is_looked_at(ctx, state, row)] if unready(state) else rows
+
+
+def _is_looked_at(ctx: Context, state: State, row: Sequence) -> bool:
+    is_released = ctx.config.reading is Reading.RELEASED
+    if row.id in state.without_images:
+        return is_released and ctx.config.reservation and lacks_worst_case(ctx, state, row)
+    return is_released or row.id not in state.compiling
+
+
+def unready(state: State) -> frozenset[str]:
+    """The requests whose grammars are not ready or whose images are not encoded."""
+    return state.compiling | state.without_images
 
 
 def final_width(ctx: Context, row: Sequence) -> int:
@@ -174,9 +187,9 @@ def rows_in_slots(state: State) -> int:
 def pending(state: State) -> int:
     """Requests that have arrived and have not left, counted in every place.
 
-    Without those that wait for their grammars.
+    Without those that wait for their grammars or images.
     """
-    waiting = sum(row.id not in state.compiling for row in state.waiting)
+    waiting = sum(row.id not in unready(state) for row in state.waiting)
     return waiting + rows_in_slots(state) + len(state.paused)
 
 

@@ -31,8 +31,9 @@ from spec.spyre.rules.registry import (
     spyre,
     witness,
 )
+from spec.spyre.rules.turns import holding_up, is_full
 from spec.spyre.state import Sequence, State
-from spec.spyre.variants import Queue, Reading
+from spec.spyre.variants import Queue
 
 
 @always("SPY-PRI-1", spyre("Priority rules, One prefill at a time"))
@@ -115,7 +116,7 @@ def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
     """Of the next requests in the queue those that may go before the refused head."""
     # True of them, too; or the refused one holds them up.
     stops = {"SPY-PRI-3", "SPY-PAU-4", "SPY-ADM-1", "SPY-ADM-3", "SPY-RES-1", "SPY-STR-1"}
-    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or _is_full(ctx, state):
+    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or is_full(ctx, state):
         return
     waiting = may_be_chosen(ctx, state, state.waiting)
     for row in waiting[1 : 1 + _NEXT_REQUESTS]:
@@ -270,28 +271,6 @@ def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
         stayed = [held, *(row for row in stayed if row is not held)]
     if others != stayed:
         yield f"waiting {[row.id for row in others]} where {[row.id for row in stayed]} waited"
-
-
-def holding_up(ctx: Context, state: State) -> Sequence | None:
-    """The request that would be prefilled next, if in 2.6.3 its grammar is not ready."""
-    config = ctx.config
-    if config.reading is not Reading.RELEASED or not state.compiling or state.prefilling:
-        return None
-    interleaves = config.interleave and state.last_kind == PREFILL
-    if (state.decoding and (interleaves or state.paused)) or _is_full(ctx, state):
-        return None
-    lacks = lacks_worst_case if config.reservation else lacks_next_chunk
-    for row in state.waiting:
-        is_lacking = lacks(ctx, state, row)
-        if not is_lacking and may_join(ctx, state, row):
-            return row if row.id in state.compiling else None
-        if config.queue is not Queue.OVERTAKING or (config.reservation and is_lacking):
-            return None
-    return None
-
-
-def _is_full(ctx: Context, state: State) -> bool:
-    return rows_in_slots(state) >= ctx.config.max_num_seqs
 
 
 _OVERTAKEN = 32  # requests that are judged of those that are stepped over, the last ones

@@ -67,12 +67,14 @@ def test_an_instance_says_what_is_in_it_and_what_holds() -> None:
     assert "Each request may sample the end of sequence with any token." in page
 
 
-def test_an_instance_says_who_waits_for_a_grammar_and_who_reads_no_cache() -> None:
+def test_an_instance_says_who_waits_for_what_and_who_reads_no_cache() -> None:
     pages = page_texts(instance_pages([], drawn))
 
     grammar = "The grammar of request 1 is ready some time after its arrival."
     assert grammar in pages["instances/vllm-v1-in-flight-grammar.md"]
     assert "Request 1 reads no cache." in pages["instances/vllm-v1-cache-not-read.md"]
+    images = "Images of request 0 are encoded after its arrival, or fail to be."
+    assert images in pages["instances/images.md"]
 
 
 def test_a_release_says_what_it_breaks() -> None:

@@ -115,6 +115,18 @@ def test_a_request_of_ones_own_that_waits_for_its_grammar_is_explored() -> None:
     assert ran.code == 0
 
 
+def test_a_request_of_ones_own_that_waits_for_its_images_is_explored() -> None:
+    Path("w.jsonl").write_text(
+        '{"id": "0", "prompt_len": 3, "max_tokens": 2, "has_images": true}\n'
+        '{"id": "1", "prompt_len": 2, "max_tokens": 2}\n'
+    )
+
+    ran = lockstep("explore", "--workload", "w.jsonl", *settings("policy=spyre", *SMALL))
+
+    assert "assumed: request 0 waits for its images, but not for ever" in ran.out
+    assert ran.code == 0
+
+
 def test_a_grammar_is_no_word_but_true_or_false_and_no_business_of_nano_vllm() -> None:
     line = '{"id": "0", "prompt_len": 3, "max_tokens": 2, "grammar": %s}\n'
     Path("word.jsonl").write_text(line % '"json"')

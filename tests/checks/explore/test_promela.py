@@ -30,7 +30,7 @@ COUNTED = {
         or instance.config.queue.is_by_width
         or instance.config.admission not in MODELLED
         or instance.config.oversized is Oversized.QUEUED
-        or any(request.grammar for request in instance.requests)
+        or any(request.grammar or request.has_images for request in instance.requests)
         or instance.name == BY_ORBITS
     )
 }

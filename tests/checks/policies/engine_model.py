@@ -15,7 +15,7 @@ from checks.explore.instance import Instance
 from checks.explore.policy import machine_of
 from checks.policies.nano_vllm.engine import sampled_alone as sampled_by_nano_vllm
 from checks.policies.spyre.engine import sampled_alone as sampled_by_spyre
-from checks.policies.spyre.model import ready_grammars
+from checks.policies.spyre.model import preparations
 from checks.policies.vllm_v1.engine import sampled_alone as sampled_by_vllm_v1
 from checks.policies.vllm_v1.model import has_work, step_transitions, transfer_transitions
 from engine.core.scheduler import Scheduler
@@ -102,16 +102,24 @@ class EngineMachine:
 
 
 class SpyreEngineMachine(EngineMachine):
-    """The same with grammars that become ready."""
+    """The same with grammars that become ready, and images that are encoded."""
 
     def compiled(self, node: Node, request_id: str) -> Node:
         """A grammar is ready between two steps."""
         return self.changed(node, lambda scheduler: scheduler.compiled(request_id))
 
+    def encoded(self, node: Node, request_id: str) -> Node:
+        """Images are encoded between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.encoded(request_id))
+
+    def unencodable(self, node: Node, request_id: str) -> Node:
+        """Images turn out to be unencodable between two steps."""
+        return self.changed(node, lambda scheduler: scheduler.unencodable(request_id))
+
     def model(self, instance: Instance[Any]) -> MachineModel[Any, Any]:
         """The states that an instance reaches."""
         machine: Any = self
-        return evolve(super().model(instance), between=ready_grammars(instance, machine))
+        return evolve(super().model(instance), between=preparations(instance, machine))
 
 
 class VllmV1EngineMachine(EngineMachine):

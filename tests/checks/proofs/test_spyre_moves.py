@@ -71,7 +71,10 @@ def test_every_transition_that_is_not_left_out_is_compared() -> None:
             seen.update(["arrive"] * len(edge.arrived))
             if edge.step is None:
                 ready = edge.before.compiling - edge.after.compiling - edge.left
+                encoded = edge.before.encoding - edge.after.encoding - edge.left
                 seen.update(["abort"] * len(edge.left) + ["compiled"] * len(ready))
+                seen.update(["encoded"] * len(encoded))
+                seen.update(["unencodable"] * len(edge.left & edge.before.encoding))
                 continue
             seen.update(event.transition for event in edge.step.events)
             seen[f"refused, {edge.step.refusal}"] += 1

@@ -42,8 +42,8 @@ def unsupported(instance: Instance[SpyreConfig]) -> str | None:
         return f"queue = {instance.config.queue}, it has fcfs and overtaking"
     if instance.config.oversized is Oversized.QUEUED:
         return "oversized = queued, it has refused"
-    if any(request.grammar for request in instance.requests):
-        return "requests with a grammar, it has none"
+    if any(request.grammar or request.has_images for request in instance.requests):
+        return "requests with a grammar or images, it has none"
     requests, slots = len(instance.requests), instance.config.max_num_seqs
     if requests > names.MOST_REQUESTS:
         return f"{requests} requests, it has up to {names.MOST_REQUESTS}"

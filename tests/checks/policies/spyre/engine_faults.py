@@ -16,7 +16,7 @@ from engine.core.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, Line, RequestState, WaitingQueue
-from engine.spyre.scheduler.state import SchedulerState
+from engine.spyre.scheduler.state import Awaited, SchedulerState
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import ENGINE, hunt_table
 from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
@@ -236,7 +236,15 @@ fault("order", Line, "in_order")(
 )
 fault("order", WaitingQueue, "first_in_line")(
     lambda right, queue, _held_back: right(queue),
-    "not passed over: a request whose grammar is not ready is prefilled",
+    "not passed over: a request whose grammar or images are not ready is prefilled",
+)
+fault("order", Awaited, "next_given")(
+    lambda right, awaited, most: right(awaited, most + 1),
+    "one image more: the encoder is given those of more requests than there are slots",
+)
+fault("order", Awaited, "give")(
+    lambda _right, awaited, request_ids: [awaited.unencoded.pop(name) for name in request_ids],
+    "encoded when given: nothing is awaited of the encoder",
 )
 fault("order", Line, "close")(always(None), "never closed: newcomers join a cohort that has begun")
 fault("order", Line, "came_back")(
