@@ -56,6 +56,9 @@ VLLM_V1_RARE = {
     "last token counts as loaded": 1_500,
     "priorities not looked at": 250,
     "victim is not refunded": 250,
+    "a token too little room": 100,
+    "split all the same": 150,
+    "kept by victims": 100,
 }
 TABLES = {
     "spyre": Table(
@@ -74,8 +77,12 @@ TABLES = {
     ),
     "vllm-v1": Table(
         VLLM_V1_FAULTS,
+<<<<<<< HEAD
         "budget preemption blocks caching order speculation loading flights sessions groups"
         " accounting",
+=======
+        "budget preemption encoder blocks caching order speculation loading flights accounting",
+>>>>>>> 2a046866af0ac566317d6d8627dde8c9bfe3948d
         20,
         VLLM_V1_RARE,
         VLLM_V1_RARE,
