@@ -83,8 +83,18 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "disable_chunked_mm_input": 1625,
                 "choice of the victim": 643,
                 "deferred frees": 2430,
+                "_mamba_block_aligned_split": 366,
+            },
+            f"{_V1}/core/kv_cache_coordinator.py": {
+                "KV cache coordinator": 63,
+                "find_longest_cache_hit": 749,
+            },
+            f"{_V1}/core/single_type_kv_cache_manager.py": {
+                "remove_skipped_blocks": 624,
+                "cached_blocks_this_step": 1281,
             },
             f"{_V1}/request.py": {
+                "shared_prefix_boundary": 195,
                 **{"request lifecycle": 351, "request": 59},
                 **{"is_prefill_chunk": 190, "count of preemptions": 202},
             },

@@ -56,6 +56,16 @@ def test_a_driver_that_does_not_name_a_newer_key_is_asked_for_its_default() -> N
     assert newer.can_do(ahead)
 
 
+def test_a_driver_may_know_all_values_of_a_newer_key() -> None:
+    grouped = VllmV1Config(kv_groups="sliding 6")
+    older, newer = (
+        hello(policy="vllm-v1", config={}, left_out=[], any_value=names)
+        for names in ([], ["kv_groups"])
+    )
+    assert (older.can_do(grouped), newer.can_do(grouped)) == (False, True)
+    assert newer.can_do(VllmV1Config())
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -69,6 +79,7 @@ def test_a_driver_that_does_not_name_a_newer_key_is_asked_for_its_default() -> N
         ({"config": {"block_size": ["16"]}}, "driver's config.block_size: found"),
         ({"config": {"block_size": [16.0]}}, "driver's config.block_size: found"),
         ({"config": {"num_blocks": [10**12]}}, "driver's config.num_blo"),
+        ({"any_value": ["groups"]}, "driver's any_value: found 'groups'; allowed: policy, "),
         ({"abilities": ["fly"]}, "driver's abilities: found 'fly'; allowed: abort, abort_gone"),
         ({"abilities": None}, "driver's abilities: found None"),
         ({"abilities": [["abort"]]}, "driver's abilities[0]"),
