@@ -77,12 +77,8 @@ TABLES = {
     ),
     "vllm-v1": Table(
         VLLM_V1_FAULTS,
-<<<<<<< HEAD
-        "budget preemption blocks caching order speculation loading flights sessions groups"
+        "budget preemption encoder blocks caching order speculation loading flights sessions groups"
         " accounting",
-=======
-        "budget preemption encoder blocks caching order speculation loading flights accounting",
->>>>>>> 2a046866af0ac566317d6d8627dde8c9bfe3948d
         20,
         VLLM_V1_RARE,
         VLLM_V1_RARE,
