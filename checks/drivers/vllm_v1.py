@@ -620,7 +620,7 @@ class VllmV1(SchedulerDriver):
             "external": {} if self.connector is None else dict(self.connector.brought),
             **(self.lookups() if "lookups" in self.hello["abilities"] else {}),
             **({"masked": self.masked(scheduled)} if "grammars" in self.hello["abilities"] else {}),
-            "encoded": dict(scheduled.scheduled_encoder_inputs),
+            "encodes": dict(scheduled.scheduled_encoder_inputs),
             "evicted": [json.loads(content) for content in scheduled.free_encoder_mm_hashes],
         }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from engine.core import state
 from engine.core.requests import WaitingQueue
@@ -49,6 +49,15 @@ class Noted:
             following = self.early.pop(turn, None)
 
 
+@frozen
+class _Known:
+    """What every step reads of the configuration, worked out once."""
+
+    budget: int
+    groups: tuple[KvGroup, ...]
+    alignment: int
+
+
 @define(eq=False)
 class SchedulerState(state.SchedulerState[RequestState]):
     """Everything that planning reads and applying a plan changes.
@@ -74,15 +83,27 @@ class SchedulerState(state.SchedulerState[RequestState]):
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
     encoder: EncoderCache = field(init=False)
-    # Of the configuration; every step reads them.
-    budget: int = field(init=False)
-    groups: tuple[KvGroup, ...] = field(init=False)
-    alignment: int = field(init=False)
+    _known: _Known = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.budget = self.config.token_budget
-        self.groups, self.alignment = self.config.groups, self.config.hit_alignment
-        self.encoder = EncoderCache.of(self.config)
+        config = self.config
+        self._known = _Known(config.token_budget, config.groups, config.hit_alignment)
+        self.encoder = EncoderCache.of(config)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that a step may compute."""
+        return self._known.budget
+
+    @property
+    def groups(self) -> tuple[KvGroup, ...]:
+        """The groups of layers beside the first."""
+        return self._known.groups
+
+    @property
+    def alignment(self) -> int:
+        """Tokens of which a prefix hit takes a multiple."""
+        return self._known.alignment
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":

@@ -495,6 +495,12 @@ SCENES = {
         asks("b", Prompt.of_parts([("a", 7), ("b", 3)]), 1, after="a", arrival_time=0.0),
         known="VLM-7",
     ),
+    "ends_as_the_first": vllm_v1_scene(
+        "in 0.28.0 a turn may have as many tokens as the first turn of its session",
+        asks("a", 3, 3, continued_by="b", output=(7, 8, 9)),
+        asks("b", Prompt.of_tokens([*Prompt.of_stream("a", 3).tokens(), 7, 8, 1]), 2, arrival=6),
+        known="VLM-8",
+    ),
     "image_let_go": vllm_v1_scene(
         "an image stands twice in a prompt: it goes after the first, and is encoded again",
         asks("a", IMAGE, 2),

@@ -201,11 +201,11 @@ class Live:
         return f"arrive {min(coming, key=lambda request: request.arrival).id}" if coming else None
 
     def _coming(self) -> list[Request]:
-        """The requests that have not arrived yet."""
+        """The requests that may arrive, and have not left."""
         observed = self._model.observed(self._path[-1].state)
-        arrived = {row.id for row in observed.present} | observed.finished | observed.aborted
-        requests = self._model.ctx.requests.values()
-        return [request for request in requests if request.id not in arrived]
+        left, requests = observed.finished | observed.aborted, self._model.ctx.requests.values()
+        possible = {edge.action for edge in self._possible()}
+        return [row for row in requests if row.id not in left and f"arrive {row.id}" in possible]
 
     def _step_with_ends(self) -> str | None:
         """The step in which exactly the requests end that have all their tokens.

@@ -164,7 +164,7 @@ class VllmV1Decoder(StepDecoder[State]):
             lookups=Lookups(**record.get("lookups", {})),
             resumed_lookups=Lookups(**record.get("resumed_lookups", {})),
             masked=tuple(record.get("masked", ())),
-            encoded=tuple((id_, tuple(spans)) for id_, spans in record.get("encoded", {}).items()),
+            encoded=tuple((id_, tuple(spans)) for id_, spans in record.get("encodes", {}).items()),
             evicted=tuple(_content(line) for line in record.get("evicted", ())),
             results_of=_flight(record["results_of"]) if record.get("results_of") else None,
         )

@@ -275,7 +275,7 @@ def _next_turn(
     is_timed = choices.chance(0.4) and request.after is None
     when: dict[str, Any] = {"arrival_time": float(wait), "after": request.id}
     if is_timed:
-        when = {"arrival": request.arrival + choices.between(0, 8)}
+        when = {"arrival": request.arrival + choices.between(0, 2 * swarm.gap)}
     ends = choices.between(1, max_tokens) if choices.chance(swarm.early_ends) else None
     leaves = request.arrival + choices.between(5, 40) if choices.chance(swarm.aborts / 4) else None
     return Request(

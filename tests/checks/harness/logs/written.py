@@ -45,6 +45,7 @@ def log_lines(
         if recorded is not None:
             record = {key: value for key, value in record.items() if key in recorded}
         around = ("abort_running", "loaded", "lost", "sent", "answered", "compiled")
+        around += ("encoded", "unencodable")
         yield {"step": record | {key: action[key] for key in around if key in action}}
 
 

@@ -39,7 +39,7 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         "budget_left": step.budget_left,
         "order": list(_order(step)),
     }
-    record["encoded"] = {request_id: list(spans) for request_id, spans in step.encoded}
+    record["encodes"] = {request_id: list(spans) for request_id, spans in step.encoded}
     record["evicted"] = list(map(_content, step.evicted))
     if step.results_of is not None:
         record["results_of"] = _flight(step.results_of)
