@@ -60,14 +60,10 @@ class SchedulerState(state.SchedulerState[RequestState]):
     flights: list[Flight] = field(factory=list)
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
-    # Of the configuration; every step reads them.
-    budget: int = field(init=False)
-    groups: tuple[KvGroup, ...] = field(init=False)
-    alignment: int = field(init=False)
+    budget: int = field(init=False)  # of the configuration; every step reads it
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.config.token_budget
-        self.groups, self.alignment = self.config.groups, self.config.hit_alignment
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":
@@ -76,6 +72,17 @@ class SchedulerState(state.SchedulerState[RequestState]):
         by_priority = config.scheduling is Scheduling.PRIORITY
         queue = RankedQueue() if by_priority else WaitingQueue[RequestState]()
         return SchedulerState(config, blocks, queue, Running(config.block_size))
+
+    @property
+    def groups(self) -> tuple[KvGroup, ...]:
+        """The groups of layers beside the first."""
+        return self.config.groups
+
+    @property
+    def alignment(self) -> int:
+        """Tokens of which lookups find a multiple."""
+        config = self.config
+        return config.block_size if config.kv_groups is None else config.hit_alignment
 
     @property
     def by_priority(self) -> bool:
