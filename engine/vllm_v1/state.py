@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from engine.core import state
 from engine.core.requests import WaitingQueue
@@ -49,15 +49,6 @@ class Noted:
             following = self.early.pop(turn, None)
 
 
-@frozen
-class _Known:
-    """What every step reads of the configuration, worked out once."""
-
-    budget: int
-    groups: tuple[KvGroup, ...]
-    alignment: int
-
-
 @define(eq=False)
 class SchedulerState(state.SchedulerState[RequestState]):
     """Everything that planning reads and applying a plan changes.
@@ -83,27 +74,11 @@ class SchedulerState(state.SchedulerState[RequestState]):
     lost: LeftNames = field(factory=LeftNames)
     planned: Callable[[], None] | None = None
     encoder: EncoderCache = field(init=False)
-    _known: _Known = field(init=False)
+    budget: int = field(init=False)  # of the configuration; every step reads it
 
     def __attrs_post_init__(self) -> None:
-        config = self.config
-        self._known = _Known(config.token_budget, config.groups, config.hit_alignment)
-        self.encoder = EncoderCache.of(config)
-
-    @property
-    def budget(self) -> int:
-        """Tokens that a step may compute."""
-        return self._known.budget
-
-    @property
-    def groups(self) -> tuple[KvGroup, ...]:
-        """The groups of layers beside the first."""
-        return self._known.groups
-
-    @property
-    def alignment(self) -> int:
-        """Tokens of which a prefix hit takes a multiple."""
-        return self._known.alignment
+        self.budget = self.config.token_budget
+        self.encoder = EncoderCache.of(self.config)
 
     @staticmethod
     def of(config: VllmV1Config) -> "SchedulerState":
@@ -112,6 +87,17 @@ class SchedulerState(state.SchedulerState[RequestState]):
         by_priority = config.scheduling is Scheduling.PRIORITY
         queue = RankedQueue() if by_priority else WaitingQueue[RequestState]()
         return SchedulerState(config, blocks, queue, Running(config.block_size))
+
+    @property
+    def groups(self) -> tuple[KvGroup, ...]:
+        """The groups of layers beside the first."""
+        return self.config.groups
+
+    @property
+    def alignment(self) -> int:
+        """Tokens of which lookups find a multiple."""
+        config = self.config
+        return config.block_size if config.kv_groups is None else config.hit_alignment
 
     @property
     def by_priority(self) -> bool:

@@ -212,9 +212,10 @@ def preempted_until_the_sum_fits(ctx: Context, step: Step) -> Iterator[str]:
         if event.transition == "catch_up" and event.id in turns:
             turns = turns[turns.index(event.id) + 1 :]
         following = [*_until_computed(step.events[place + 1 :])]
-        if event.transition != "preempt" or not following or following[-1].id not in turns:
+        owner = following[-1].id if following else ""
+        is_followed = bool(following) and following[-1].transition == "catch_up"
+        if event.transition != "preempt" or not is_followed or owner not in turns:
             continue
-        owner = following[-1].id
         if event.id in turns[: turns.index(owner)]:
             continue
         lacked = sum(len(other.after) for other in following if "allocate" in other.transition)

@@ -154,3 +154,9 @@ def the_last_block_of_a_group_is_taken(
         key = group_key(ctx.keys, row.id, group, len(table))
         taken.append((*table, *pool.cached.get(key, ())[:1]))
     return evolve(demand, further_hits=tuple(taken))
+
+
+fault(groups, "last_state", of="admit", on="groups, states, 0.33.0", rules="V1-BUD-5")(
+    lambda right, *given, for_same_prompt: right(*given, for_same_prompt=not for_same_prompt),
+    "the state for the same prompt is not kept, as in 0.28.0",
+)
