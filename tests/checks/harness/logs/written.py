@@ -11,6 +11,10 @@ from checks.harness.logs.watching import Watch
 Json = dict[str, Any]
 RECORDED = Path(__file__).parents[3] / "recorded"
 AROUND = ("arrival", "arrival_s", "abort_at", "output_len", "output")  # the log itself says these
+AROUND_A_STEP = (
+    *("abort_running", "loaded", "lost", "sent", "answered", "compiled"),
+    *("encoded", "unencodable"),
+)
 DECISIONS = ("scheduled", "outputs", "finished", "drafts", "admitted", "preempted", "statistics")
 
 
@@ -44,9 +48,7 @@ def log_lines(
         change(index, record)
         if recorded is not None:
             record = {key: value for key, value in record.items() if key in recorded}
-        around = ("abort_running", "loaded", "lost", "sent", "answered", "compiled")
-        around += ("encoded", "unencodable")
-        yield {"step": record | {key: action[key] for key in around if key in action}}
+        yield {"step": record | {key: action[key] for key in AROUND_A_STEP if key in action}}
 
 
 def write_log(path: Path, lines: Iterator[Json]) -> Path:
