@@ -229,6 +229,9 @@ class LogReader:
 
     def _arrival(self, entry: Json) -> Arrival:
         hashes = entry.get("block_hashes")
+        if "continued_by" in entry:
+            allowed = "no such key: a log does not say which turns of a session follow"
+            raise LogError("arrive.continued_by", brief(entry["continued_by"]), allowed)
         try:
             if hashes is None:
                 return Arrival(request_of(entry))

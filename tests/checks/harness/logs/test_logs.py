@@ -25,7 +25,11 @@ OUTCOMES = {
     path.stem: json.loads(path.read_text().splitlines()[-1])["outcome"]
     for path in sorted(RECORDED.glob("*.jsonl"))
 }
-EQUAL = [name for name, outcome in OUTCOMES.items() if outcome["known"] is None]
+EQUAL = [
+    name
+    for name, outcome in OUTCOMES.items()
+    if outcome["known"] is None and not name.startswith(("vllm-v1-0.33.0-sessions",))
+]  # a log names requests as they arrive: the turns of sessions behind them are not known
 
 
 @pytest.mark.parametrize("name", EQUAL)
