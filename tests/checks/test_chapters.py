@@ -223,7 +223,7 @@ def test_every_rule_that_the_text_gives_is_in_a_row(policy: str) -> None:
 
 # Sentences of each text that constrain behaviour, as the tables name them; headings, definitions
 # and what only tells of a plot left out. A sentence that comes or goes changes its number here.
-SENTENCES = {"spyre": 54, "nano-vllm": 33, "vllm-v1": 35, "vllm-v0": 57}
+SENTENCES = {"spyre": 54, "nano-vllm": 33, "vllm-v1": 34, "vllm-v0": 57}
 
 
 @tabled

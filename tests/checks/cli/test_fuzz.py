@@ -157,17 +157,18 @@ SPY-VOL-4 is broken: A request joins if and only if no step of the worst case ex
       worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
     SPY-DEC-5 (allocate of 0): A row's last block holds its newest token and is padded to the
       block's right boundary.
-  configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
-    prefix_caching=false
+  configuration: block_size=2 chunk_size=2 max_model_len=4 max_batch_tkv_limit=6
+    prefix_caching=false queue=shortest
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
   {"id":"1","arrival":0,"prompt_len":1,"max_tokens":3}
-  met 3 times, first in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32
-    max_num_seqs=4 max_batch_tkv_limit=95 interleave=false crowd=false short_answers=true
-    boundaries=0.5 shared=0.8 repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5
-    gap=4 tight_pool=false tight_limit=true odd_model_len=false hits_inside=true
+  met 2 times, first in episode 17 of seed 1: block_size=16 chunk_size=48 max_model_len=74
+    max_batch_tkv_limit=125 prefix_caching=false queue=shortest long_output_first=true crowd=false
+    short_answers=true boundaries=0.0 shared=0.4 repeated=0.5 continued=0.5 prescribed=0.7
+    early_ends=0.2 aborts=0.2 gap=0 tight_pool=false tight_limit=true odd_model_len=true
+    hits_inside=false
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-7c3c44cf.jsonl --target engine
-  look at it: lockstep view corpus/engine-divergence-kind-7c3c44cf.jsonl\
+  again: lockstep replay corpus/engine-divergence-kind-2d1dd672.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-2d1dd672.jsonl\
 """)
 
 
