@@ -78,7 +78,9 @@ class VllmV1Decoder(StepDecoder[State]):
             "unanswered": self.last.unanswered.union(asked) - answered,
             "compiling": self.last.compiling.union(grammars) - {*action.abort, *action.compiled},
             "awaited": self.last.awaited - {*action.abort, *action.arrive},
-            "early": self._still_early(self._early(action), action.abort),
+            "early": self._still_early(
+                self._early(action), present_of(action.abort, self.last, action.arrive)
+            ),
             "preempted": self.last.preempted.difference(action.abort),
         }
 
@@ -92,7 +94,9 @@ class VllmV1Decoder(StepDecoder[State]):
             "unanswered": before.unanswered.difference(action.abort_running),
             "compiling": before.compiling.difference(action.abort_running),
             "awaited": (before.awaited | turns - before.early).difference(action.abort_running),
-            "early": self._still_early(before.early - turns, action.abort_running),
+            "early": self._still_early(
+                before.early - turns, present_of(action.abort_running, before)
+            ),
             "preempted": _preempted(record, before) - left,
         }
 

@@ -53,7 +53,7 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     loading = {row.id for row in step.planned.skipped if row.load is Load.LOADING}
     loading |= step.before.held_back
     if ctx.config.behaviour.passes_over_unencoded:
-        loading |= {row.id for row in step.planned.queued if lacks_encoding(ctx, step, row)}
+        loading |= {row.id for row in step.planned.queued if True in lacks_encoding(ctx, step, row)}
     count, queue = len(step.admitted) + len(loading), step.before.queued
     config = ctx.config
     if config.scheduling is Scheduling.PRIORITY and not config.behaviour.holders_first:

@@ -82,10 +82,11 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     for row in _queue(ctx, step):
         if _is_stepped_over(ctx, step, row, _cached(ctx, step.planned, row)):
             continue
-        if lacks_encoding(ctx, step, row):
-            if not ctx.config.behaviour.passes_over_unencoded:
-                return
+        lacks = lacks_encoding(ctx, step, row)
+        if lacks == {True} and ctx.config.behaviour.passes_over_unencoded:
             continue
+        if True in lacks:
+            return
         may_be_skipped = _is_stepped_over(ctx, step, row, cached_throughout(ctx, step, row))
         is_too_long = may_be_skipped or _is_too_long(ctx, step, row)
         if not is_too_long and _lacking(ctx, step, row) <= 0:

@@ -59,7 +59,7 @@ def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, e
     )
     if span is None:
         return False
-    if ctx.config.disable_chunked_mm_input and end < span.end:
+    if ctx.config.disable_chunked_mm_input and position == span.offset and end < span.end:
         return True
     encoder, tokens = step.planned.encoder, span.content.tokens
     if span.content in encoder.contents:
@@ -69,19 +69,18 @@ def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, e
     return exceeds or held + tokens > encoder_capacity(ctx.config)
 
 
-def lacks_encoding(ctx: Context, step: Step, row: Sequence) -> bool:
-    """True if a waiting request cannot compute its first token without an encoding.
+def lacks_encoding(ctx: Context, step: Step, row: Sequence) -> set[bool]:
+    """Whether a waiting request cannot compute its first token without an encoding.
 
-    What it finds in the cache may have been cached before or after it was looked at.
+    What it finds in the cache may have been cached before or after it was looked at: both answers
+    are possible where they differ.
     """
     if not spans_of(ctx, row.id):
-        return False
+        return {False}
     first, size = cached_throughout(ctx, step, row), ctx.config.block_size
-    for start in range(first, max(first, _cached(ctx, step, row)) + 1, size):
-        end = start + share(ctx, step, row.tokens - start, step.budget_left)
-        if waits_for_encoding(ctx, step, row, start, end):
-            return True
-    return False
+    starts = range(first, max(first, _cached(ctx, step, row)) + 1, size)
+    ends = ((at, at + share(ctx, step, row.tokens - at, step.budget_left)) for at in starts)
+    return {waits_for_encoding(ctx, step, row, start, end) for start, end in ends}
 
 
 def _cached(ctx: Context, step: Step, row: Sequence) -> int:
