@@ -80,8 +80,8 @@ class Link:
     """The moves that the proofs about one policy speak of.
 
     `covers`: true for configurations that the proofs are about. `stops`: default instances in which
-    the reference is known to stop at a guard. `large_cases` draws random large runs, `rare_cases`
-    runs of rare situations.
+    the reference is known to stop at a guard. `beside`: those of requests that the proofs are not
+    about. `large_cases` draws random large runs, `rare_cases` runs of rare situations.
     """
 
     policy: str
@@ -89,6 +89,7 @@ class Link:
     large_cases: Callable[[Random], Case]
     covers: Callable[[Any], bool] = lambda _config: True
     stops: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
     rare_cases: Callable[[Random], Case] | None = None
     moves: dict[str, Move] = field(factory=dict, init=False)
 
@@ -108,7 +109,7 @@ class Link:
     def differences(self) -> Iterator[str]:
         """The differences between the reference and the moves, in words."""
         for instance in machine_of(self.policy).instances:
-            if self.covers(instance.config):
+            if self.covers(instance.config) and instance.name not in self.beside:
                 yield from self.instance_differences(instance)
         for number in range(RUNS):
             yield from self.differences_in_run(number)

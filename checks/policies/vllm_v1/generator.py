@@ -100,7 +100,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = _with_groups(choices, config, requests, pinned)
     config, requests = with_encoder_spans(choices, config, requests, pinned)
     if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
-        config, requests = plain, _with_sessions(choices, swarm, plain, requests)
+        requests = _with_sessions(choices, swarm, plain, requests)
+        config = _with_room_for_sessions(plain, requests)
         drawn = {"grammars": grammars} if grammars else {}
     return Case(config, requests, surroundings=drawn, swarm=swarm)
 
@@ -235,7 +236,7 @@ def _with_unread_caches(choices: Choices, requests: tuple[Request, ...]) -> tupl
 def _for_sessions(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Config | None:
     """The configuration without what is not modelled beside sessions; None if that is pinned."""
     free = {name: value for name, value in _BESIDE_SESSIONS.items() if name not in pinned}
-    if config.release is Release.V0_11_2:
+    if config.release is Release.V0_11_2 or "num_blocks" in pinned:
         return None
     plain = evolve(config, **free)
     return plain if is_modelled_with_sessions(plain) else None
@@ -256,6 +257,20 @@ def _with_sessions(
         everyone[place] = evolve(request, continued_by=turn.id)
         everyone.append(turn)
     return tuple(everyone)
+
+
+def _with_room_for_sessions(config: VllmV1Config, requests: tuple[Request, ...]) -> VllmV1Config:
+    """The configuration with blocks for all sessions and another request.
+
+    With fewer of them all could wait for each other for ever, which worlds and exploring show.
+    """
+    if config.num_blocks is None or config.oversized is Oversized.QUEUED:
+        return config
+    turns = {row.continued_by for row in requests}
+    needed = {row.id: blocks_alone(row, config) for row in requests}
+    last = sum(needed[row.id] for row in requests if row.id in turns and row.continued_by is None)
+    others = max((needed[row.id] for row in requests if row.id not in turns), default=0)
+    return evolve(config, num_blocks=max(config.num_blocks, last + others))
 
 
 def _next_turn(

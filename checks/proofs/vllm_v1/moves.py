@@ -150,6 +150,11 @@ LINK = Link(
     SCOPE,
     large_case,
     covers=lambda config: config.steps_in_flight == 0 and config.kv_groups is None,
+    beside=frozenset(
+        f"{name}{release}"
+        for name in ("sessions", "sessions, blocks", "sessions, preempted")
+        for release in ("", ", 0.33.0")
+    ),
     rare_cases=rare_case,
 )
 

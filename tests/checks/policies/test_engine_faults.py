@@ -59,6 +59,10 @@ VLLM_V1_RARE = {
     "a token too little room": 100,
     "split all the same": 150,
     "kept by victims": 100,
+    "closed": 150,
+    "places free": 300,
+    "a token short": 150,
+    "in front": 300,
 }
 TABLES = {
     "spyre": Table(

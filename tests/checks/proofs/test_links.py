@@ -21,7 +21,7 @@ def test_the_reference_makes_the_moves_near_the_start_of_instances_and_in_two_ru
     link: Link,
 ) -> None:
     for instance in machine_of(link.policy).instances:
-        if link.covers(instance.config) and instance.name not in link.stops:
+        if link.covers(instance.config) and instance.name not in link.stops | link.beside:
             for edge in islice(reachable_edges(instance), 100):
                 assert not [*link.move_differences(edge)], instance.name
     for number in range(2):

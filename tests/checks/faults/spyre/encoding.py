@@ -53,13 +53,13 @@ fault(transitions, "arrive", on=PASSED, rules="LIF-9, SPY-ENC-3")(
 )
 fault(transitions, "encoded", on=PASSED, rules="LIF-9, SPY-ENC-3")(
     result(encoding=lambda ids: ids | {"2"}),
-    "another is awaited: once images are encoded those of another request are awaited",
+    "images of another awaited: once images are encoded those of another request are awaited",
 )
 fault(transitions, "abort", on=PASSED, rules="LIF-9, SPY-ENC-3")(
     lambda right, ctx, state, name, **how: evolve(
         right(ctx, state, name, **how), unencoded=state.unencoded, encoding=state.encoding
     ),
-    "awaited for ever: the images of a request that has left are still awaited",
+    "images awaited for ever: the images of a request that has left are still awaited",
 )
 fault(step, "_at_rest", of="step", on=PASSED, rules="SPY-ENC-2")(
     result(encoding=frozenset()), "encoded with a step: a step encodes all images"

@@ -91,7 +91,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (Sequence, "prefilling"): ("V1-PRG-7", "V1-LIF-8", "V1-EXT-12", "V1-SES-1"),
         (Sequence, "load"): ("V1-EXT-9", "V1-SES-1"),
         (Sequence, "sending"): ("V1-EXT-11", "V1-EXT-12"),
-        (Sequence, "tables"): ("V1-GRP-4",),
+        (Sequence, "tables"): ("V1-GRP-4", "V1-SES-1"),
         (Sequence, "junction"): ("V1-GRP-16",),
         (BlockPool, "size"): ("V1-KV-18",),
         (BlockPool, "free"): ("V1-KV-8", "V1-GRP-11"),
