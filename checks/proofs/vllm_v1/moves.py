@@ -145,16 +145,18 @@ def rare_case(random: Random) -> Case:
     return _with_scarce_blocks(random, Case(config, requests, {"right_drafts": drafted}))
 
 
+_BESIDE = (
+    *("sessions", "sessions, blocks", "sessions, preempted", "encoder", "encoder, budget"),
+    *("encoder, evicted", "encoder, repeated", "encoder, priority", "encoder, whole"),
+    "encoder, whole and capped",
+)
+
 LINK = Link(
     "vllm-v1",
     SCOPE,
     large_case,
     covers=lambda config: config.steps_in_flight == 0 and config.kv_groups is None,
-    beside=frozenset(
-        f"{name}{release}"
-        for name in ("sessions", "sessions, blocks", "sessions, preempted")
-        for release in ("", ", 0.33.0")
-    ),
+    beside=frozenset(f"{name}{release}" for name in _BESIDE for release in ("", ", 0.33.0")),
     rare_cases=rare_case,
 )
 

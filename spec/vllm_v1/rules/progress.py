@@ -82,14 +82,13 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     for row in _queue(ctx, step):
         if _is_stepped_over(ctx, step, row, _cached(ctx, step.planned, row)):
             continue
+        may_be_skipped = _is_stepped_over(ctx, step, row, cached_throughout(ctx, step, row))
+        if may_be_skipped or _is_too_long(ctx, step, row):
+            return
         lacks = lacks_encoding(ctx, step, row)
         if lacks == {True} and ctx.config.behaviour.passes_over_unencoded:
             continue
-        if True in lacks:
-            return
-        may_be_skipped = _is_stepped_over(ctx, step, row, cached_throughout(ctx, step, row))
-        is_too_long = may_be_skipped or _is_too_long(ctx, step, row)
-        if not is_too_long and _lacking(ctx, step, row) <= 0:
+        if True not in lacks and _lacking(ctx, step, row) <= 0:
             free = len(step.planned.pool.free)
             yield f"{row.id} waits, {free} blocks free, {step.budget_left} tokens left"
         return
