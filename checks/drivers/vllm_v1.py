@@ -55,6 +55,7 @@ UNDESCRIBED = {
     "steps_in_flight": [0],
     "pooling": [False],
 }  # they differ in other releases
+ENCODER_KEYS = ("max_num_encoder_input_tokens", "encoder_cache_size")
 DRAFT = 0  # any token: the script gives the number of accepted drafts
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
@@ -242,8 +243,10 @@ class VllmV1(SchedulerDriver):
         self.flights: deque[tuple[Any, Json]] = deque()
         self.frees: list[tuple[int, str, list[int]]] = []
         # As the constructor sets them for a model with images or audio.
-        self.scheduler.max_num_encoder_input_tokens = config["max_num_encoder_input_tokens"]
-        self.encoder_cache = EncoderCacheManager(config["encoder_cache_size"])
+        tokens = config["max_num_batched_tokens"]  # where images are not asked for
+        budget, capacity = (config.get(key, tokens) for key in ENCODER_KEYS)
+        self.scheduler.max_num_encoder_input_tokens = budget
+        self.encoder_cache = EncoderCacheManager(capacity)
         self.scheduler.encoder_cache_manager = self.encoder_cache
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts

@@ -175,10 +175,11 @@ def _cut_at_admission(ctx: Context, step: Step) -> Iterator[tuple[Sequence, int,
     budget = token_limit(ctx.config)
     budget -= sum(count for id_, count in step.scheduled.items() if id_ in running)
     for id_ in step.admitted:
-        row, given = rows[id_], step.scheduled.get(id_, 0)
-        due = share(ctx, step, row.tokens + step.drafts.get(id_, 0) - row.computed, budget)
-        if given < due:
-            yield row, row.computed + given, row.computed + due
+        row, given = rows.get(id_), step.scheduled.get(id_, 0)
+        if row is not None and spans_of(ctx, id_):
+            due = share(ctx, step, row.tokens + step.drafts.get(id_, 0) - row.computed, budget)
+            if given < due:
+                yield row, row.computed + given, row.computed + due
         budget -= given
 
 
