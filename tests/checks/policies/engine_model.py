@@ -182,6 +182,7 @@ class VllmV1EngineMachine(EngineMachine):
             super().model(instance),
             steps=step_transitions(instance, machine),
             between=transfer_transitions(instance, machine),
+            later_turns=frozenset(self.ctx.earlier_turns),
             has_work=has_work,
         )
 

@@ -38,7 +38,8 @@ FAST = {
         *("documented, eviction", "repaired, same block elsewhere"),
     },
     # preemption by both policies, caching within a step and eviction, drafts and filling up,
-    # lookahead, loads that come, are lost or left, steps in flight
+    # lookahead, loads that come, are lost or left, steps in flight, groups of layers, sessions,
+    # images
     "vllm-v1": {
         *("fcfs, two victims", "open, priority", "priority, hashed ahead", "uncut, 0.11.2"),
         *("eviction, 0.11.2", "speculation, padding, model length", "lookahead"),
@@ -50,6 +51,7 @@ FAST = {
         *("async load, priority", "sync load, lost", "sync load, gone", "open, async load"),
         *("in flight, drafts", "in flight, preempted in vain"),
         *("groups, not cached", "groups, states and a window", "groups, windows of larger blocks"),
+        *("sessions, blocks", "pooling", "encoder, evicted"),
     },
 }
 COVERED = {
