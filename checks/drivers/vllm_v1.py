@@ -240,6 +240,8 @@ class VllmV1(SchedulerDriver):
         self.hash_size, self.has_groups = gcd(*sizes), bool(further)
         # The only model runner that has several steps of a pipeline in flight.
         self.scheduler.use_v2_model_runner = self.steps_in_flight > 1
+        if self.steps_in_flight > 1:
+            self.limit_admissions(config)
         self.flights: deque[tuple[Any, Json]] = deque()
         self.frees: list[tuple[int, str, list[int]]] = []
         # As the constructor sets them for a model with images or audio.
@@ -275,6 +277,18 @@ class VllmV1(SchedulerDriver):
             self.scheduler.connector_prefix_cache_stats = PrefixCacheStats()
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
+
+    def limit_admissions(self, config: Json) -> None:
+        """Count all steps in flight for admissions, as the constructor does for that model runner.
+
+        They are the tokens of which a request holds blocks in a group that gives blocks back.
+        """
+        most = config["max_num_batched_tokens"] * (1 + self.steps_in_flight)
+        name = "max_admission_blocks_per_request"
+        for manager in self.scheduler.kv_cache_manager.coordinator.single_type_managers:
+            if hasattr(manager.kv_cache_spec, name):
+                of_request = getattr(manager.kv_cache_spec, name)(most, config["max_model_len"])
+                setattr(manager, name if hasattr(manager, name) else f"_{name}", of_request)
 
     def change(self) -> bool:
         """Apply arrivals, aborts and what the connector does between two steps; true if any did."""

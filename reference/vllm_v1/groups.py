@@ -5,7 +5,7 @@ Each function does nothing where there is one group. Source: vLLM 0.28.0, KV cac
 
 from collections.abc import Iterable, Iterator
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from reference.core.block_pool import allocate, register, release
 from spec.core.arithmetic import cdiv
@@ -77,16 +77,32 @@ def _cached(
 # --- blocks ---------------------------------------------------------------------------------------
 
 
+@frozen
+class Positions:
+    """The positions of a request up to which it needs blocks.
+
+    `end`: of its tokens, once those of the step are computed. `slots`: of its lookahead, too; a
+    drafter has no states (vLLM 0.28.0).
+    """
+
+    end: int
+    slots: int
+
+    def of(self, group: KvGroup) -> int:
+        """The positions for which a group needs blocks."""
+        return self.end if group.is_mamba else self.slots
+
+
 def missing(
-    ctx: Context, sequence: Sequence, hits: Tables, end: int, *, ever: bool = False
+    ctx: Context, sequence: Sequence, hits: Tables, needed: Positions, *, ever: bool = False
 ) -> list[int]:
-    """Blocks that each table lacks, with its hits, for slots of the first `end` positions.
+    """Blocks that each table lacks, with its hits, for these positions.
 
     `ever`: of those that it holds at one time until it has computed all of them.
     """
     held = (len(table) for _, table in with_hits(ctx, sequence, hits))
     return [
-        _lacking(ctx, group, end, count, ever=ever)
+        _lacking(ctx, group, needed.of(group), count, ever=ever)
         for group, count in zip(ctx.config.groups, held, strict=True)
     ]
 
@@ -96,7 +112,7 @@ def _lacking(ctx: Context, group: KvGroup, end: int, held: int, *, ever: bool) -
     if group.is_mamba:
         return min(max(places - held, 0), 1)
     if ever and group.reach is not None:
-        limits = (config.token_budget, config.max_model_len, group.block_size)
+        limits = (config.uncertain_tokens, config.max_model_len, group.block_size)
         places = min(places, int(most_blocks(group.reach, *limits)))
     return max(places - held, 0)
 
@@ -116,14 +132,15 @@ def revived(pool: BlockPool, hits: Tables) -> int:
 
 
 def allocated(
-    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, end: int
+    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, needed: Positions
 ) -> tuple[BlockPool, Tables]:
-    """The tables with their hits and new blocks for the first `end` positions.
+    """The tables with their hits and new blocks for these positions.
 
     Of a group of states only the last place gets one.
     """
     tables = []
     for group, table in with_hits(ctx, sequence, hits):
+        end = needed.of(group)
         count = _lacking(ctx, group, end, len(table), ever=False)
         pool, blocks = allocate(pool, count)
         skipped = max(int(cdiv(end, group.block_size)) - len(table) - count, 0)
@@ -157,17 +174,18 @@ def freed(pool: BlockPool, tables: Tables) -> BlockPool:
 
 
 def without_unread(
-    ctx: Context, pool: BlockPool, sequence: Sequence
+    ctx: Context, pool: BlockPool, sequence: Sequence, certain: int
 ) -> tuple[BlockPool, Sequence, list[tuple[int, tuple[int, ...]]]]:
-    """Give back the blocks of which neither the next token reads anything nor a later one.
+    """Give back the blocks of which no token reads anything behind the `certain` ones.
 
-    With the number of each group and its blocks.
+    These have their results: no rejected draft takes the request back before their end. With the
+    number of each group and its blocks.
     """
     tables, given = [], list[tuple[int, tuple[int, ...]]]()
     for group, table in tables_of(ctx, sequence):
         count = 0
         if group.reach is not None:
-            count = int(unread_blocks(sequence.computed, group.reach, group.block_size))
+            count = int(unread_blocks(certain, group.reach, group.block_size))
         unread = real((table[:count],))
         if unread:
             given.append((group.number, unread))

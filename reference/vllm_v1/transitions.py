@@ -355,12 +355,14 @@ def _group_events(
 def give_back_unread(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequence]:
     """Before its turn a running request gives back the blocks that it reads no more (vLLM 0.28.0).
 
-    They are those behind the windows of groups of layers, and states that were continued.
+    They are those behind the windows of groups of layers, and states that were continued. What is
+    in flight still reads its own, and so do tokens that follow rejected drafts.
     """
     # guard
     require(sequence in plan.state.running, "give_back_unread", "V1-OUT-1")
     # effect
-    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence)
+    certain = sequence.computed - plan.state.in_flight(sequence.id)
+    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence, certain)
     if not given:
         return plan, sequence
     state = evolve(plan.state, pool=pool, running=replaced(plan.state.running, row))

@@ -190,6 +190,10 @@ class State:
         """Every request that may hold blocks, but for what waits again with what was loaded."""
         return (*self.skipped, *self.running, *self.draining)
 
+    def in_flight(self, request_id: str) -> int:
+        """Tokens that steps in flight compute for the request."""
+        return sum(flight.scheduled.get(request_id, 0) for flight in self.flights)
+
     def has_just_sampled(self, request_id: str, steps: int) -> bool:
         """True if one of the last `steps` steps, all in flight, samples for the request."""
         newest = [*reversed(self.flights)][:steps]

@@ -251,6 +251,14 @@ def share(ctx: Context, step: Step, behind: int, budget: int) -> int:
     return len(range(behind)[: cut_at(ctx, step)][:budget])
 
 
+def most_padding(ctx: Context, computed: int, behind: int) -> int:
+    """Padding drafts of a request at its admission where it is filled up (V1-SPC-5)."""
+    drafts, behaviour = ctx.config.num_speculative_tokens, ctx.config.behaviour
+    has_room = computed + 1 + drafts < ctx.config.max_model_len
+    fills_up = behaviour.pads and (has_room or behaviour.padding_needs_length)
+    return drafts if behind == 1 and fills_up else 0
+
+
 def needed_slots(ctx: Context, end: int) -> int:
     """Slots needed to compute the positions below `end`, lookahead included."""
     return len(range(end + ctx.config.num_lookahead_tokens)[: ctx.config.max_model_len])

@@ -15,10 +15,12 @@ from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_to_find
 from spec.vllm_v1.rules.group_counting import (
     held_blocks,
+    places_in,
     places_needed,
     places_of,
     read_before,
     tables_by_group,
+    uncertain,
 )
 from spec.vllm_v1.rules.registry import (
     always,
@@ -52,16 +54,17 @@ def _further(ctx: Context, row: Sequence) -> list[tuple[KvGroup, tuple[int, ...]
 @of_step("V1-GRP-1", _COORDINATOR, applies=has_groups)
 @witness(lambda _, step: any(0 in table for row in step.planned.running for table in row.tables))
 def what_is_read_is_there(ctx: Context, step: Step) -> Iterator[str]:
-    """In each group a request has a block for each token that its next tokens read, and for those
-    that it computes.
+    """In each group a request has a block for each token that its next tokens read, or those of a
+    step in flight, and for those that they are.
     """
-    # Of a group of states: for the state that is continued, and for the one that is left.
+    # Of a group of states: for the state that is continued, and for the one that is left. Behind
+    # rejected drafts the same tokens are read again.
     for row in step.planned.running:
         if row.id not in step.scheduled:
             continue
-        end = row.computed + step.scheduled[row.id]
+        spans = uncertain(step, row)
         for group, table in tables_by_group(ctx, row):
-            needed = places_needed(group, row.computed, end)
+            needed = {place for span in spans for place in places_needed(ctx, group, span)}
             lacking = [place for place in sorted(needed) if not _block(table, place)]
             if lacking:
                 yield f"{row.id} reads blocks {lacking} of group {group.number}, has {list(table)}"
@@ -75,13 +78,14 @@ def _block(table: tuple[int, ...], place: int) -> int:
 @witness(lambda _, step: step.happened("give_back"))
 def unread_blocks_are_given_back(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is given tokens holds no block of a group of which neither these read
-    anything nor any later token.
+    anything, nor those of a step in flight, nor any later token.
     """
     # A later token reads no position that an earlier one does not read.
     for row in step.planned.running:
         for group, table in _further(ctx, row) if row.id in step.scheduled else ():
-            read = places_of(group, read_before(group, row.computed))
-            first = read.start if read else row.computed // group.block_size
+            start = uncertain(step, row)[0].start
+            read = places_of(group, read_before(group, start))
+            first = read.start if read else start // group.block_size
             unread = held_blocks(table[:first])
             if unread:
                 yield f"{row.id} holds {list(unread)} of group {group.number}, reads from {first}"
@@ -106,7 +110,7 @@ def a_block_has_one_group(ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: step.happened("hit_in_group") and step.happened("allocate_in_group"))
 def group_tables_grow_at_their_ends(ctx: Context, step: Step) -> Iterator[str]:
     """A request's table in a group is what it held but for what was given back, then what it found,
-    then what it was handed out, the last block at the place of its last token; a request that does
+    then what it was handed out, the last block at the place of its last slot; a request that does
     not run has none.
     """
     # Computing changes no table.
@@ -145,7 +149,7 @@ def _due_tables(
             kept = [NULL_BLOCK] * (places - len(taken)) + taken
         end = row.computed + step.scheduled.get(row.id, 0)
         new = moved["allocate_in_group"]
-        places = -(-end // group.block_size) if new else 0
+        places = places_in(ctx, group, end) if new else 0
         gap = [NULL_BLOCK] * (places - len(kept) - len(new))
         due.append((*kept, *gap, *new))
     return due
