@@ -216,14 +216,18 @@ def chunk(ctx: Context, sequence: Sequence, start: int, new: int, junction: int)
 
 
 def fresh_states(
-    ctx: Context, before: BlockPool, after: BlockPool, sequence: Sequence
+    ctx: Context, before: BlockPool, after: BlockPool, grown: Sequence, held: Tables
 ) -> frozenset[bytes]:
-    """The keys of the request's states that can be found in one pool and not in the other."""
+    """The keys of the request's states that can be found since one pool became the other.
+
+    `held`: the blocks that it had, or took from the cache. A new one may have its old content.
+    """
+    old = {block for block in real(held) if block in before.keys}
     return frozenset(
         after.keys[block]
-        for group, table in tables_of(ctx, sequence)
+        for group, table in tables_of(ctx, grown)
         for block in table
-        if group.is_mamba and block in after.keys and before.keys.get(block) != after.keys[block]
+        if group.is_mamba and block in after.keys and block not in old
     )
 
 

@@ -317,7 +317,7 @@ def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> P
     state = evolve(
         plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
     )
-    states = plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown)
+    states = plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown, sequence.tables)
     scheduled = _scheduled(plan, sequence.id, new_tokens, drafts)
     return evolve(scheduled, state=state, states=states).with_events(
         *_allocation(sequence, grown, demand),
@@ -521,7 +521,8 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
             preempted=left.preempted - {sequence.id},
         ),
         admitted=(*plan.admitted, sequence.id),
-        states=plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown),
+        states=plan.states
+        | groups.fresh_states(ctx, plan.state.pool, pool, grown, demand.further_hits),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
     ).with_events(

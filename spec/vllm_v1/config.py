@@ -290,6 +290,11 @@ def is_modelled_with_groups(config: VllmV1Config) -> bool:
     return all(getattr(config, name) in values for name, values in MODELLED_WITH_GROUPS.items())
 
 
+def is_modelled_with_states(config: VllmV1Config) -> bool:
+    """True if groups of states are modelled beside the other keys."""
+    return all(getattr(config, name) in values for name, values in MODELLED_WITH_STATES.items())
+
+
 # --- the budget -----------------------------------------------------------------------------
 
 

@@ -77,8 +77,10 @@ def lacking_in_groups(ctx: Context, row: Sequence, tokens: range) -> int:
 def most_held(ctx: Context, group: KvGroup, end: int) -> int:
     """Blocks that a request holds in a group at most at one time until `end` tokens are computed.
 
-    In steps as large as the budget that begin anywhere, as many as may be in flight and one more.
+    In steps as large as the budget that begin anywhere, as many as may be in flight and one more;
+    within the model length.
     """
+    end = min(end, ctx.config.max_model_len)
     most = token_limit(ctx.config) * (1 + ctx.config.steps_in_flight)
     starts = range(end) if group.reach is not None else range(1)
     step = end if group.reach is None else most

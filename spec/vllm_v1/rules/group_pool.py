@@ -139,8 +139,9 @@ class _Replay:
 
         All but the newest token of each is computed.
         """
+        running = by_id(self.step.planned.running)
         for owner, tokens in self.step.outputs.items() if caches_results(self.ctx.config) else ():
-            if owner in self.tables:
+            if owner in running and owner in self.tables:
                 self._let_find_all(owner, self.tokens[owner] + len(tokens) - 1)
             if owner == last:
                 return
@@ -284,9 +285,10 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     computed = len(hits[_FIRST]) * ctx.config.block_size
     behind = row.tokens - computed
     padding = most_padding(ctx, computed, behind)
+    if padding and behind + padding > step.budget_left:
+        return
     given = share(ctx, step, behind + padding, step.budget_left)
-    may_be_cut = ctx.config.chunked_prefill and not padding
-    if given < share(ctx, step, behind + padding, behind + padding) and not may_be_cut:
+    if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
         return
     given = len(up_to_a_state(ctx, row, range(computed, computed + given)))
     if not given or _ends_with_a_fresh_state(ctx, step, hits):
@@ -344,9 +346,10 @@ def _lacking(ctx: Context, hits: list[tuple[int, ...]], end: int, *, ever: bool)
 def _ends_with_a_fresh_state(ctx: Context, step: Step, hits: list[tuple[int, ...]]) -> bool:
     """True if the hits end with a state that may be one that the step computes."""
     before, planned = step.before.pool.cached, step.planned.pool
+    new = {block for event in step.happened("allocate_in_group") for block in event.after}
     for group, found in zip(ctx.config.all_groups, hits, strict=True):
         if group.is_mamba and found:
             key = planned.keys[found[-1]]
-            if not {*planned.cached[key]} <= {*before.get(key, ())}:
+            if not {*planned.cached[key]} <= {*before.get(key, ())} - new:
                 return True
     return False
