@@ -744,7 +744,24 @@ class VllmV1(SchedulerDriver):
         has_states = self.scheduler.need_mamba_block_aligned_split
         matters = has_states and request.status == RequestStatus.RUNNING
         junction = request.shared_prefix_boundary if matters else 0
-        return {"tables": list(map(list, tables)), **({"junction": junction} if junction else {})}
+        grown_from = self.grown_from(request.request_id) if matters else 0
+        return {
+            "tables": list(map(list, tables)),
+            **({"junction": junction} if junction else {}),
+            **({"grown_from": grown_from} if grown_from else {}),
+        }
+
+    def grown_from(self, request_id: str) -> int:
+        """Places of the request's tables of states before they grew last, where that matters.
+
+        A release that remembers what it has given back does not go by it.
+        """
+        managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
+        for manager in managers if self.steps_in_flight else ():
+            places = getattr(manager, "last_state_block_idx", None)
+            if places is not None and not hasattr(manager, "_num_retired_blocks"):
+                return int(places.get(request_id, -1)) + 1
+        return 0
 
     def load_state(self, request: Any) -> str:
         """The state of the request's load; one that has left counts none that has ended."""

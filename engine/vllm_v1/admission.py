@@ -258,7 +258,7 @@ class _Found:
         self.registered = len(self.hits)
         taken = chain(self.hits, *map(groups.real, further))
         self.revived = sum(draft.pool.references(block) == 0 for block in taken)
-        if end < longest and any(group.is_mamba for group in state.groups):
+        if end < longest and state.config.has_states:
             self.junction = longest
 
 

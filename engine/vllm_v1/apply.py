@@ -159,6 +159,7 @@ def _take_in_groups(state: SchedulerState, turn: Turn, known: int) -> None:
         return
     for blocks in further.fresh:
         state.blocks.allocate(blocks)
+    row.grown_from = groups.grown_from(state, row, further)
     row.tables, row.junction = further.tables, row.junction or further.junction
     end = min(turn.computed + turn.new, turn.tokens) if state.config.prefix_caching else 0
     full = range(known * state.config.block_size, end // state.alignment * state.alignment)

@@ -115,7 +115,7 @@ class Draft:
 
     def give_back(self, row: RequestState, certain: int) -> None:
         """A row releases the blocks that it reads no more behind its `certain` tokens."""
-        kept, given = groups.unread(self.state, row.tables, certain)
+        kept, given = groups.unread(self.state, row, certain)
         if any(given):
             self.moves.append(GiveBack(row, given, kept))
             self.tables[row] = kept

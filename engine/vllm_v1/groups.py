@@ -19,6 +19,7 @@ from spec.vllm_v1.groups import (
     is_findable,
     last_state,
     most_blocks,
+    retired_places,
     state_aligned_end,
     unread_blocks,
 )
@@ -133,18 +134,39 @@ def allocated(
     return GroupBlocks(hits, tuple(fresh), tuple(tables))
 
 
-def unread(state: SchedulerState, tables: Tables, certain: int) -> tuple[Tables, list[Blocks]]:
-    """The tables without what is read by no token behind the `certain` ones; and that, by group.
+def unread(state: SchedulerState, row: RequestState, certain: int) -> tuple[Tables, list[Blocks]]:
+    """The row's tables without what no token behind its `certain` ones reads; and that, by group.
 
     These have their results: no rejected draft takes the row back before their end.
     """
     kept, given = [], []
-    for group, table in zip(state.groups, tables, strict=True):
-        reach, size = group.reach, group.block_size
-        count = 0 if reach is None else int(unread_blocks(certain, reach, size))
-        given.append(real(table[:count]))
-        kept.append((NULL_BLOCK,) * len(table[:count]) + table[count:])
+    for group, table in zip(state.groups, row.tables, strict=True):
+        places = _retired(state, group, table, certain, row.grown_from)
+        given.append(tuple(table[place] for place in places))
+        left = (NULL_BLOCK if place in places else block for place, block in enumerate(table))
+        kept.append(tuple(left) if places else table)
     return tuple(kept), given
+
+
+def _retired(
+    state: SchedulerState, group: KvGroup, table: Blocks, certain: int, grown_from: int
+) -> list[int]:
+    """The places of a table whose blocks are released."""
+    if group.reach is None:
+        return []
+    count = int(unread_blocks(certain, group.reach, group.block_size))
+    over_gaps = not (group.is_mamba and state.config.leaves_states)
+    return retired_places(table, count, grown_from, over_gaps=over_gaps)
+
+
+def grown_from(state: SchedulerState, row: RequestState, further: GroupBlocks) -> int:
+    """Places that the row's tables of states had before they grew, in this turn or before it."""
+    held = row.tables or empty(state)
+    parts = zip(state.groups, held, further.hits, further.fresh, strict=True)
+    for group, table, hits, fresh in parts if state.config.leaves_states else ():
+        if group.is_mamba and fresh:
+            return len(table) + len(hits)
+    return row.grown_from
 
 
 def findable(
@@ -165,7 +187,7 @@ def findable(
 def chunk(state: SchedulerState, row: RequestState, span: range, tokens: int, junction: int) -> int:
     """Tokens of the chunk `span` of a row that has `tokens`, up to where a state is kept."""
     config = state.config
-    if not any(group.is_mamba for group in state.groups):
+    if not config.has_states:
         return len(span)
     size, same = config.block_size, config.behaviour.keeps_state_for_same_prompt
     most = min(state.budget, config.long_prefill_token_threshold or state.budget)

@@ -17,6 +17,7 @@ from spec.vllm_v1.groups import (
     is_findable,
     last_state,
     most_blocks,
+    retired_places,
     state_aligned_end,
     unread_blocks,
 )
@@ -183,15 +184,34 @@ def without_unread(
     """
     tables, given = [], list[tuple[int, tuple[int, ...]]]()
     for group, table in tables_of(ctx, sequence):
-        count = 0
-        if group.reach is not None:
-            count = int(unread_blocks(certain, group.reach, group.block_size))
-        unread = real((table[:count],))
+        places = _retired(ctx, group, table, certain, sequence.grown_from)
+        unread = tuple(table[place] for place in places)
         if unread:
             given.append((group.number, unread))
             pool = release(pool, unread)
-        tables.append((*(NULL_BLOCK for _ in table[:count]), *table[count:]))
+        kept = (NULL_BLOCK if place in places else block for place, block in enumerate(table))
+        tables.append(tuple(kept))
     return pool, evolve(sequence, tables=tuple(tables)), given
+
+
+def _retired(
+    ctx: Context, group: KvGroup, table: tuple[int, ...], certain: int, grown_from: int
+) -> list[int]:
+    """The places of a table whose blocks are given back."""
+    if group.reach is None:
+        return []
+    unread = int(unread_blocks(certain, group.reach, group.block_size))
+    over_gaps = not (group.is_mamba and ctx.config.leaves_states)
+    return retired_places(table, unread, grown_from, over_gaps=over_gaps)
+
+
+def grown_from(ctx: Context, sequence: Sequence, hits: Tables, grown: Tables) -> int:
+    """How many places the tables of states had before they grew, now or before, where it counts."""
+    if not ctx.config.leaves_states:
+        return 0
+    held = [table for group, table in with_hits(ctx, sequence, hits) if group.is_mamba]
+    after = [table for group, table in zip(ctx.config.groups, grown, strict=True) if group.is_mamba]
+    return len(held[0]) if len(after[0]) > len(held[0]) else sequence.grown_from
 
 
 # --- states ---------------------------------------------------------------------------------------
@@ -200,7 +220,7 @@ def without_unread(
 def chunk(ctx: Context, sequence: Sequence, start: int, new: int, junction: int) -> int:
     """Tokens of a chunk of `new` tokens that ends where a state may lie, if there are states."""
     config, tokens = ctx.config, sequence.tokens
-    if not any(group.is_mamba for group in config.groups):
+    if not config.has_states:
         return new
     size, for_same = config.block_size, config.behaviour.keeps_state_for_same_prompt
     end = state_aligned_end(

@@ -43,7 +43,7 @@ def found(ctx: Context, pool: BlockPool, sequence: Sequence) -> Demand:
         return Demand(hits=hits)
     longest = int(aligned(len(hits) * size, ctx.config.hit_alignment))
     end, further = groups.common_prefix(ctx, pool, sequence, longest)
-    parts = end < longest and any(group.is_mamba for group in ctx.config.groups)
+    parts = end < longest and ctx.config.has_states
     junction = longest if parts else 0
     return Demand(hits=hits[: end // size], further_hits=further, junction=junction)
 
@@ -149,7 +149,12 @@ def allocate_slots(
     grown = evolve(sequence, blocks=(*sequence.blocks, *demand.hits, *blocks), computed=computed)
     if ctx.config.groups:
         pool, tables = groups.allocated(ctx, pool, sequence, demand.further_hits, needed)
-        grown = evolve(grown, tables=tables, junction=sequence.junction or demand.junction)
+        grown = evolve(
+            grown,
+            tables=tables,
+            junction=sequence.junction or demand.junction,
+            grown_from=groups.grown_from(ctx, sequence, demand.further_hits, tables),
+        )
     if demand.is_load:
         return pool, grown
     return cache_blocks(ctx, pool, grown, min(computed + demand.new, grown.tokens)), grown

@@ -381,7 +381,7 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     # guard
     require(victim in plan.state.running, "preempt", "V1-PRE-1")
     # effect
-    nothing = evolve(victim, computed=0, blocks=(), tables=(), junction=0)
+    nothing = evolve(victim, computed=0, blocks=(), tables=(), junction=0, grown_from=0)
     again = evolve(nothing, drafts=0, placeholders=0, prefilling=False)
     freed = give_back(ctx, without(plan.state, victim.id), victim)
     freed = encoder_cache.given_back(ctx, freed, victim.id)

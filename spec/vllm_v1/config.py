@@ -57,7 +57,6 @@ MODELLED_WITH_STATES: Mapping[str, tuple[Any, ...]] = {
     "prefix_caching": (True,),
     "chunked_prefill": (True,),
     "num_speculative_tokens": (0,),
-    "steps_in_flight": (0,),
 }
 """The values of keys beside which groups of states are modelled."""
 
@@ -174,8 +173,7 @@ class VllmV1Config(PolicyConfig):
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} with kv_groups")
-        has_states = any(group.is_mamba for group in self.groups)
-        for name, values in MODELLED_WITH_STATES.items() if has_states else ():
+        for name, values in MODELLED_WITH_STATES.items() if self.has_states else ():
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values)).lower()
                 raise ConfigError(name, value, f"{allowed} where a group is mamba")
@@ -222,6 +220,20 @@ class VllmV1Config(PolicyConfig):
     def all_groups(self) -> tuple[KvGroup, ...]:
         """The groups of layers, the first with full attention."""
         return (self.first_group, *self.groups)
+
+    @property
+    def has_states(self) -> bool:
+        """True if a group has states."""
+        return any(group.is_mamba for group in self.groups)
+
+    @property
+    def leaves_states(self) -> bool:
+        """True if states that are read no more may be kept as long as their request.
+
+        Without a step in flight no more than one such state is ever held.
+        """
+        is_late = self.steps_in_flight > 0 and not self.behaviour.retires_over_gaps
+        return is_late and self.has_states
 
     @property
     def hit_alignment(self) -> int:
@@ -418,7 +430,7 @@ def blocks_of_group(group: KvGroup, end: Number, config: VllmV1Config) -> Number
     """
     places = cdiv(end, group.block_size)
     if group.is_mamba:
-        return minimum(places, 2)
+        return places if config.leaves_states else minimum(places, 2 + config.steps_in_flight)
     if group.reach is None:
         return places
     uncertain = config.uncertain_tokens + config.num_lookahead_tokens

@@ -106,6 +106,23 @@ def most_blocks(
     return cdiv(minimum(reach - 1 + uncertain, max_model_len), block_size) + 1
 
 
+def retired_places(
+    table: tuple[int, ...], unread: int, grown_from: int, *, over_gaps: bool
+) -> list[int]:
+    """Places whose blocks are given back, of the `unread` leading ones of a group's table.
+
+    `over_gaps`: of all of them. Else of the last ones up to a place without a block, and of the
+    last one before the table grew: `grown_from` is how many it had then (vLLM 0.28.0).
+    """
+    held = [place for place in range(min(unread, len(table))) if table[place] != NULL_BLOCK]
+    if over_gaps:
+        return held
+    last = unread
+    while last - 1 in held:
+        last -= 1
+    return [place for place in held if place >= last or place == grown_from - 1]
+
+
 def aligned(tokens: Number, alignment: Number) -> Number:
     """The longest prefix of these tokens that a later request could find in all groups."""
     return floor_div(tokens, alignment) * alignment

@@ -42,6 +42,8 @@ class Sequence:
     `sending`: it has left, and the connector sends its keys and values. `tables`: its blocks in the
     groups of layers beside the first, whose are `blocks`; the null block where there is none.
     `junction`: where the prefix ended that the first group had cached, if others had less of it.
+    `grown_from`: where states may be left behind, how many places its tables of states had before
+    they grew last.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Sequence:
     sending: bool = False
     tables: tuple[tuple[int, ...], ...] = ()
     junction: int = 0
+    grown_from: int = 0
 
     @property
     def tokens(self) -> int:

@@ -73,7 +73,7 @@ def up_to_a_state(ctx: Context, row: Sequence, positions: range) -> range:
     """
     start, stop, size = positions.start, positions.stop, ctx.config.block_size
     last = max(row.prompt_len, row.tokens - 1)
-    if start >= last or not any(group.is_mamba for group in ctx.config.groups):
+    if start >= last or not ctx.config.has_states:
         return positions
     ends = [end for end in range(start + 1, stop + 1) if end % size == 0]
     if stop < last and not ends:  # a block that no chunk could hold is computed in parts

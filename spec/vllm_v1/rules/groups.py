@@ -43,7 +43,7 @@ def finds_in_groups(config: VllmV1Config) -> bool:
 
 def has_states(config: VllmV1Config) -> bool:
     """True if a group has states."""
-    return any(group.is_mamba for group in config.groups)
+    return config.has_states
 
 
 def _further(ctx: Context, row: Sequence) -> list[tuple[KvGroup, tuple[int, ...]]]:
@@ -296,15 +296,18 @@ def sharers_in_groups_have_equal_tokens(ctx: Context, step: Step) -> Iterator[st
 def states_can_be_found_where_chunks_end(ctx: Context, step: Step) -> Iterator[str]:
     """A state can be found only for a prefix with whose last token a chunk of it ended."""
     # Within a chunk no state is kept; so a request's new content in a group of states is at the
-    # end of its chunk.
-    before, after = step.before.pool.keys, step.planned.pool.keys
+    # end of its chunk, or of one in flight whose results have come.
+    before, after = step.before.pool.keys, {**step.planned.pool.keys, **step.after.pool.keys}
     found, left = set[int](), set[int]()
     for row in step.planned.running:
-        end = row.computed + step.scheduled.get(row.id, 0)
+        ends = [tokens.stop for tokens in uncertain(step, row)]
         for group, table in _further(ctx, row):
             if group.is_mamba:
                 found.update(block for block in table if block in after)
-                left.update(table[end // group.block_size - 1 :][: end % group.block_size == 0])
+                places = [
+                    end // group.block_size - 1 for end in ends if end % group.block_size == 0
+                ]
+                left.update(table[place] for place in places)
     fresh = {block for block in found if before.get(block) != after[block]}
     if fresh - left:
         yield f"states in blocks {sorted(fresh - left)} can be found, no chunk ended there"
@@ -371,3 +374,30 @@ def _first_group_has(ctx: Context, step: Step, row: Sequence) -> tuple[int, int]
             counts[which] += 1
     least, most = (count * size // alignment * alignment for count in counts)
     return least, most
+
+
+@of_step("V1-GRP-17", code("last_state_block_idx"))
+@witness(lambda _, step: any(row.grown_from for row in step.after.running))
+def growth_of_states_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
+    """In 0.28.0 beside steps in flight a running request remembers how many places its tables of
+    states had before they grew last; no other remembers any.
+    """
+    # What it took from the cache counts; a request with no place before has grown from none.
+    before, taken = by_id(step.before.running), hits(step)
+    for row in (*step.planned.queued, *step.planned.draining):
+        if row.grown_from:
+            yield f"{row.id} does not run, and remembers {row.grown_from} places"
+    for row in step.planned.running:
+        was, due = before.get(row.id), 0
+        for group, table in _further(ctx, row) if ctx.config.leaves_states else ():
+            if not group.is_mamba:
+                continue
+            held = len(was.tables[group.number - 1]) if was else len(taken.get(row.id, ()))
+            due = held if len(table) > held else was.grown_from if was else 0
+        if row.grown_from != due:
+            yield f"{row.id} remembers {row.grown_from} places, expected {due}"
+    planned = by_id(step.planned.running)
+    for row in holders(step.after):
+        due = planned[row.id].grown_from if row.id in planned else 0
+        if row.grown_from != due:
+            yield f"{row.id} remembers {row.grown_from} places after computing, expected {due}"
