@@ -240,6 +240,8 @@ class VllmV1(SchedulerDriver):
         self.hash_size, self.has_groups = gcd(*sizes), bool(further)
         # The only model runner that has several steps of a pipeline in flight.
         self.scheduler.use_v2_model_runner = self.steps_in_flight > 1
+        if self.steps_in_flight > 1:
+            self.limit_admissions(config)
         self.flights: deque[tuple[Any, Json]] = deque()
         self.frees: list[tuple[int, str, list[int]]] = []
         # As the constructor sets them for a model with images or audio.
@@ -275,6 +277,18 @@ class VllmV1(SchedulerDriver):
             self.scheduler.connector_prefix_cache_stats = PrefixCacheStats()
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
+
+    def limit_admissions(self, config: Json) -> None:
+        """Count all steps in flight for admissions, as the constructor does for that model runner.
+
+        They are the tokens of which a request holds blocks in a group that gives blocks back.
+        """
+        most = config["max_num_batched_tokens"] * (1 + self.steps_in_flight)
+        name = "max_admission_blocks_per_request"
+        for manager in self.scheduler.kv_cache_manager.coordinator.single_type_managers:
+            if hasattr(manager.kv_cache_spec, name):
+                of_request = getattr(manager.kv_cache_spec, name)(most, config["max_model_len"])
+                setattr(manager, name if hasattr(manager, name) else f"_{name}", of_request)
 
     def change(self) -> bool:
         """Apply arrivals, aborts and what the connector does between two steps; true if any did."""
@@ -730,7 +744,24 @@ class VllmV1(SchedulerDriver):
         has_states = self.scheduler.need_mamba_block_aligned_split
         matters = has_states and request.status == RequestStatus.RUNNING
         junction = request.shared_prefix_boundary if matters else 0
-        return {"tables": list(map(list, tables)), **({"junction": junction} if junction else {})}
+        grown_from = self.grown_from(request.request_id) if matters else 0
+        return {
+            "tables": list(map(list, tables)),
+            **({"junction": junction} if junction else {}),
+            **({"grown_from": grown_from} if grown_from else {}),
+        }
+
+    def grown_from(self, request_id: str) -> int:
+        """Places of the request's tables of states before they grew last, where that matters.
+
+        A release that remembers what it has given back does not go by it.
+        """
+        managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
+        for manager in managers if self.steps_in_flight else ():
+            places = getattr(manager, "last_state_block_idx", None)
+            if places is not None and not hasattr(manager, "_num_retired_blocks"):
+                return int(places.get(request_id, -1)) + 1
+        return 0
 
     def load_state(self, request: Any) -> str:
         """The state of the request's load; one that has left counts none that has ended."""

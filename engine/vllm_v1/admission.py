@@ -19,7 +19,6 @@ from spec.vllm_v1.config import (
     Connector,
     capped_tokens,
     hit_blocks_at_most,
-    slots_end,
     waiting_tokens,
 )
 from spec.vllm_v1.records import Load
@@ -89,8 +88,8 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
     pool, last = draft.pool, groups.last_states(draft.state, found.further_hits)
     if any(pool.content_key(block) in draft.states for block in last):
         return "V1-GRP-15"
-    end = int(slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len))
-    lacking = _lacking(draft, found, end, pool.free)
+    needed = groups.positions(draft.state, computed + new)
+    lacking = _lacking(draft, found, needed, pool.free)
     if lacking is None:
         draft.encoder.give_back(row)
         return "V1-KV-1"
@@ -98,7 +97,7 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
     fresh, further = pool.allocate(lacking), None
     if draft.state.groups:
         nothing = groups.empty(draft.state)
-        further = groups.allocated(draft.state, pool, nothing, found.further_hits, end)
+        further = groups.allocated(draft.state, pool, nothing, found.further_hits, needed)
         further.junction = found.junction
     draft.encoder.encode(row, encodings)
     own = (row, row.tokens, computed, new, found.held, fresh, found.hits, found.external)
@@ -131,7 +130,8 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
     The blocks that prompts in progress still need stay free, since a loading request holds its
     blocks without progress (vLLM 0.28.0).
     """
-    lacking = _lacking(draft, found, found.computed, draft.pool.free - _blocks_in_demand(draft))
+    needed = found.computed, found.computed  # without lookahead
+    lacking = _lacking(draft, found, needed, draft.pool.free - _blocks_in_demand(draft))
     if lacking is None:
         return "V1-KV-1"
     draft.pool.acquire(found.hits)
@@ -165,8 +165,8 @@ def _is_prompt(state: SchedulerState, turn: Turn) -> bool:
     return turn.row in state.skipped or turn.computed + turn.new < turn.tokens
 
 
-def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:
-    """Blocks that the request lacks for positions below `end`; None if they exceed `free`.
+def _lacking(draft: Draft, found: "_Found", needed: groups.Positions, free: int) -> int | None:
+    """Blocks that the request lacks for these positions; None if they exceed `free`.
 
     In all groups of layers together. With `reserve_full_prompt` all of its tokens must fit, too.
     """
@@ -174,11 +174,12 @@ def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:
     if config.reserve_full_prompt:
         whole = min(found.row.tokens, config.max_model_len)
         lacking = int(missing_blocks(whole, held, config.block_size))
-        others = sum(groups.lacking(draft.state, found.further_hits, whole, ever=True))
+        everything = whole, whole
+        others = sum(groups.lacking(draft.state, found.further_hits, everything, ever=True))
         if lacking + others + found.revived > draft.pool.free:
             return None
-    lacking = int(missing_blocks(end, held, config.block_size))
-    others = sum(groups.lacking(draft.state, found.further_hits, end))
+    lacking = int(missing_blocks(needed[1], held, config.block_size))
+    others = sum(groups.lacking(draft.state, found.further_hits, needed))
     return lacking if lacking + others + found.revived <= free else None
 
 
@@ -257,7 +258,7 @@ class _Found:
         self.registered = len(self.hits)
         taken = chain(self.hits, *map(groups.real, further))
         self.revived = sum(draft.pool.references(block) == 0 for block in taken)
-        if end < longest and any(group.is_mamba for group in state.groups):
+        if end < longest and state.config.has_states:
             self.junction = longest
 
 

@@ -159,10 +159,16 @@ def _take_in_groups(state: SchedulerState, turn: Turn, known: int) -> None:
         return
     for blocks in further.fresh:
         state.blocks.allocate(blocks)
+    row.grown_from = groups.grown_from(state, row, further)
     row.tables, row.junction = further.tables, row.junction or further.junction
     end = min(turn.computed + turn.new, turn.tokens) if state.config.prefix_caching else 0
     full = range(known * state.config.block_size, end // state.alignment * state.alignment)
-    for _, block, key in groups.findable(state, row, row.tables, full):
+    _register_in_groups(state, row, full)
+
+
+def _register_in_groups(state: SchedulerState, row: RequestState, tokens: range) -> None:
+    """Register the row's blocks that are full of these tokens, group by group."""
+    for _, block, key in groups.findable(state, row, row.tables, tokens):
         state.blocks.register((block,), (key,))
 
 
@@ -403,7 +409,11 @@ class Sampled:
         """Register what the rows have filled, where that is done at once."""
         if self._state.caches_sampled:
             for row, computed in self._filled:
+                known = row.registered
                 _register(self._state, row, computed)
+                size = self._state.config.block_size
+                fresh = range(known * size, row.registered * size)
+                _register_in_groups(self._state, row, fresh)
 
 
 def _propose(row: RequestState, most: int, proposes: Proposes | None, outcome: Outcome) -> None:

@@ -113,9 +113,9 @@ class Draft:
         self._register(turn.row, turn.row.registered, end, turn.table)
         self._register_in_groups(turn, turn.row.registered, end)
 
-    def give_back(self, row: RequestState, computed: int) -> None:
-        """A row releases the blocks of groups of layers that it reads no more."""
-        kept, given = groups.unread(self.state, row.tables, computed)
+    def give_back(self, row: RequestState, certain: int) -> None:
+        """A row releases the blocks that it reads no more behind its `certain` tokens."""
+        kept, given = groups.unread(self.state, row, certain)
         if any(given):
             self.moves.append(GiveBack(row, given, kept))
             self.tables[row] = kept

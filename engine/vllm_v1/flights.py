@@ -13,8 +13,8 @@ from engine.vllm_v1.plan import Blocks, Plan, Turn
 class Flight:
     """A step in flight.
 
-    - `plan`: its turns have the lengths that were expected when it was planned. `ids`: of the
-      requests that it computes tokens for.
+    - `plan`: its turns have the lengths that were expected when it was planned. `tokens`: that it
+      computes, by request.
     - `awaited`: the requests that it samples tokens for; one that has left stays named.
     - `void`: the requests that read what turned out not to be there, before or in this step.
     - `frees`: requests that gave their blocks back, and these: free once its results have come.
@@ -24,10 +24,10 @@ class Flight:
     awaited: list[str]
     void: set[str] = field(factory=set)
     frees: list[tuple[str, Blocks]] = field(factory=list)
-    ids: frozenset[str] = field(init=False)
+    tokens: dict[str, int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.ids = frozenset(turn.row.id for turn in self.plan.turns)
+        self.tokens = {turn.row.id: turn.new for turn in self.plan.turns}
 
     @staticmethod
     def of(plan: Plan) -> "Flight":

@@ -4,7 +4,7 @@ Source: vLLM 0.28.0, KV cache coordinator. The formulas are those of `spec/vllm_
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine.vllm_v1.blocks import PoolDraft
 from engine.vllm_v1.plan import Blocks, GroupBlocks, Tables
@@ -12,16 +12,19 @@ from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.core.arithmetic import cdiv
 from spec.core.requests import BlockKey
+from spec.vllm_v1.config import slots_end
 from spec.vllm_v1.groups import (
     NULL_BLOCK,
     KvGroup,
     is_findable,
     last_state,
     most_blocks,
+    retired_places,
     state_aligned_end,
     unread_blocks,
 )
 
+Positions: TypeAlias = tuple[int, int]  # the end of the tokens to compute, and of the lookahead
 _GROUP_BITS = 96  # more than a number has that is a key
 
 
@@ -82,15 +85,27 @@ def _hit(
 # --- blocks ---------------------------------------------------------------------------------------
 
 
-def lacking(state: SchedulerState, tables: Tables, end: int, *, ever: bool = False) -> list[int]:
-    """Blocks that each table lacks for the first `end` positions.
+def lacking(
+    state: SchedulerState, tables: Tables, needed: Positions, *, ever: bool = False
+) -> list[int]:
+    """Blocks that each table lacks for these positions.
 
     `ever`: of those that a request holds at one time until it has computed all of them.
     """
     return [
-        _lacking(state, group, len(table), end, ever=ever)
+        _lacking(state, group, len(table), _end(group, needed), ever=ever)
         for group, table in zip(state.groups, tables, strict=True)
     ]
+
+
+def positions(state: SchedulerState, end: int) -> Positions:
+    """Those that need blocks for tokens up to `end`, lookahead included."""
+    config = state.config
+    return end, int(slots_end(end, config.num_lookahead_tokens, config.max_model_len))
+
+
+def _end(group: KvGroup, needed: Positions) -> int:
+    return needed[0] if group.is_mamba else needed[1]  # a drafter has no states
 
 
 def _lacking(state: SchedulerState, group: KvGroup, held: int, end: int, *, ever: bool) -> int:
@@ -99,17 +114,18 @@ def _lacking(state: SchedulerState, group: KvGroup, held: int, end: int, *, ever
     if group.is_mamba:
         return min(max(places - held, 0), 1)
     if ever and group.reach is not None:
-        most = most_blocks(group.reach, config.token_budget, config.max_model_len, size)
+        most = most_blocks(group.reach, config.uncertain_tokens, config.max_model_len, size)
         places = min(places, int(most))
     return max(places - held, 0)
 
 
 def allocated(
-    state: SchedulerState, pool: PoolDraft, held: Tables, hits: Tables, end: int
+    state: SchedulerState, pool: PoolDraft, held: Tables, hits: Tables, needed: Positions
 ) -> GroupBlocks:
-    """The tables with their hits and the next free blocks for the first `end` positions."""
+    """The tables with their hits and the next free blocks for these positions."""
     fresh, tables = [], []
     for group, table, found in zip(state.groups, held, hits, strict=True):
+        end = _end(group, needed)
         count = _lacking(state, group, len(table) + len(found), end, ever=False)
         blocks = pool.allocate(count) if count else ()
         gap = int(cdiv(end, group.block_size)) - len(table) - len(found) - count
@@ -118,15 +134,39 @@ def allocated(
     return GroupBlocks(hits, tuple(fresh), tuple(tables))
 
 
-def unread(state: SchedulerState, tables: Tables, computed: int) -> tuple[Tables, list[Blocks]]:
-    """The tables without the blocks that are read no more; and these blocks, by group."""
+def unread(state: SchedulerState, row: RequestState, certain: int) -> tuple[Tables, list[Blocks]]:
+    """The row's tables without what no token behind its `certain` ones reads; and that, by group.
+
+    These have their results: no rejected draft takes the row back before their end.
+    """
     kept, given = [], []
-    for group, table in zip(state.groups, tables, strict=True):
-        reach, size = group.reach, group.block_size
-        count = 0 if reach is None else int(unread_blocks(computed, reach, size))
-        given.append(real(table[:count]))
-        kept.append((NULL_BLOCK,) * len(table[:count]) + table[count:])
+    for group, table in zip(state.groups, row.tables, strict=True):
+        places = _retired(state, group, table, certain, row.grown_from)
+        given.append(tuple(table[place] for place in places))
+        left = (NULL_BLOCK if place in places else block for place, block in enumerate(table))
+        kept.append(tuple(left) if places else table)
     return tuple(kept), given
+
+
+def _retired(
+    state: SchedulerState, group: KvGroup, table: Blocks, certain: int, grown_from: int
+) -> list[int]:
+    """The places of a table whose blocks are released."""
+    if group.reach is None:
+        return []
+    count = int(unread_blocks(certain, group.reach, group.block_size))
+    over_gaps = not (group.is_mamba and state.config.leaves_states)
+    return retired_places(table, count, grown_from, over_gaps=over_gaps)
+
+
+def grown_from(state: SchedulerState, row: RequestState, further: GroupBlocks) -> int:
+    """Places that the row's tables of states had before they grew, in this turn or before it."""
+    held = row.tables or empty(state)
+    parts = zip(state.groups, held, further.hits, further.fresh, strict=True)
+    for group, table, hits, fresh in parts if state.config.leaves_states else ():
+        if group.is_mamba and fresh:
+            return len(table) + len(hits)
+    return row.grown_from
 
 
 def findable(
@@ -147,7 +187,7 @@ def findable(
 def chunk(state: SchedulerState, row: RequestState, span: range, tokens: int, junction: int) -> int:
     """Tokens of the chunk `span` of a row that has `tokens`, up to where a state is kept."""
     config = state.config
-    if not any(group.is_mamba for group in state.groups):
+    if not config.has_states:
         return len(span)
     size, same = config.block_size, config.behaviour.keeps_state_for_same_prompt
     most = min(state.budget, config.long_prefill_token_threshold or state.budget)

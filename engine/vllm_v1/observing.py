@@ -345,6 +345,7 @@ class Observer:
             sending=request.sending,
             tables=request.tables,
             junction=request.junction,
+            grown_from=request.grown_from,
         )
 
 

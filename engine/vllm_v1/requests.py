@@ -30,7 +30,8 @@ class RequestState(decoding.RequestState):
       that come although the load is lost.
     - `unanswered`: the connector has not said what it can bring.
     - `tables`: its block tables in the groups of layers beside the first; `junction`: where its
-      prefix ended in the first, if others had less of it.
+      prefix ended in the first, if others had less of it; `grown_from`: places that its tables of
+      states had before they grew last, where some may be left behind.
     - `arrival`: how many arrived before it, 0 under first come, first served.
     """
 
@@ -46,6 +47,7 @@ class RequestState(decoding.RequestState):
     unanswered: bool = False
     tables: tuple[tuple[int, ...], ...] = ()
     junction: int = 0
+    grown_from: int = 0
     arrival: int = 0
 
     def __attrs_post_init__(self) -> None:

@@ -54,7 +54,7 @@ def _grown(
 def plan_verification(state: SchedulerState) -> Verification | None:
     """All rows verify their drafts; None unless budget, model length and slots suffice."""
     verifying = state.running.verifying()
-    if verifying is None:
+    if verifying is None or state.groups:
         return None
     config, drafts, longest = state.config, verifying.drafts, verifying.longest
     new = 1 + drafts
@@ -110,7 +110,7 @@ def plan_turns(draft: Draft) -> None:
             new = groups.chunk(state, row, span, tokens, row.junction)
             if not new:  # the budget holds no whole block for a state
                 continue
-            draft.give_back(row, computed)
+            draft.give_back(row, computed - state.in_flight(row.id))
         encodings = draft.encoder.want(row, computed, new)
         new = encodings.tokens
         if not new:
@@ -118,7 +118,8 @@ def plan_turns(draft: Draft) -> None:
         tables, lacking = draft.tables.get(row, row.tables), 0
         wanted = lacking_blocks(state, len(row.blocks), computed, new)
         if state.groups:
-            lacking = sum(groups.lacking(state, tables, computed + new))
+            needed = groups.positions(state, computed + new)
+            lacking = sum(groups.lacking(state, tables, needed))
         lacking += wanted
         _make_room(draft, row, lacking)
         if row in draft.preempted:
@@ -129,8 +130,7 @@ def plan_turns(draft: Draft) -> None:
             return
         fresh, further = draft.pool.allocate(wanted) if wanted else (), None
         if state.groups:
-            no_hits, end = groups.empty(state), computed + new
-            further = groups.allocated(state, draft.pool, tables, no_hits, end)
+            further = groups.allocated(state, draft.pool, tables, groups.empty(state), needed)
         draft.encoder.encode(row, encodings)
         own = (row, tokens, computed, new, row.blocks, fresh)
         encoded, awaited = encodings.new, row.placeholders

@@ -131,13 +131,19 @@ class SchedulerState(state.SchedulerState[RequestState]):
 
     def holds_back(self, row: RequestState) -> bool:
         """True if connector, client, the request's grammar or what is in flight is waited for."""
-        is_late = len(self.flights) > 1 and any(row.id in flight.ids for flight in self.flights)
+        is_late = len(self.flights) > 1 and any(row.id in flight.tokens for flight in self.flights)
         noted = self.noted
         return row.unanswered or row.id in noted.compiling or row.id in noted.awaited or is_late
 
     def is_written(self, request_id: str) -> bool:
         """True if the request's blocks may not be used yet: a step in flight writes to them."""
-        return self.config.frees_late and any(request_id in flight.ids for flight in self.flights)
+        return self.config.frees_late and any(
+            request_id in flight.tokens for flight in self.flights
+        )
+
+    def in_flight(self, request_id: str) -> int:
+        """Tokens that steps in flight compute for the request."""
+        return sum(flight.tokens.get(request_id, 0) for flight in self.flights)
 
     def just_sampled(self) -> set[str]:
         """Requests for which a step samples that one of a pipeline's other stages comes behind."""

@@ -5,7 +5,7 @@ Each function does nothing where there is one group. Source: vLLM 0.28.0, KV cac
 
 from collections.abc import Iterable, Iterator
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from reference.core.block_pool import allocate, register, release
 from spec.core.arithmetic import cdiv
@@ -17,6 +17,7 @@ from spec.vllm_v1.groups import (
     is_findable,
     last_state,
     most_blocks,
+    retired_places,
     state_aligned_end,
     unread_blocks,
 )
@@ -77,16 +78,32 @@ def _cached(
 # --- blocks ---------------------------------------------------------------------------------------
 
 
+@frozen
+class Positions:
+    """The positions of a request up to which it needs blocks.
+
+    `end`: of its tokens, once those of the step are computed. `slots`: of its lookahead, too; a
+    drafter has no states (vLLM 0.28.0).
+    """
+
+    end: int
+    slots: int
+
+    def of(self, group: KvGroup) -> int:
+        """The positions for which a group needs blocks."""
+        return self.end if group.is_mamba else self.slots
+
+
 def missing(
-    ctx: Context, sequence: Sequence, hits: Tables, end: int, *, ever: bool = False
+    ctx: Context, sequence: Sequence, hits: Tables, needed: Positions, *, ever: bool = False
 ) -> list[int]:
-    """Blocks that each table lacks, with its hits, for slots of the first `end` positions.
+    """Blocks that each table lacks, with its hits, for these positions.
 
     `ever`: of those that it holds at one time until it has computed all of them.
     """
     held = (len(table) for _, table in with_hits(ctx, sequence, hits))
     return [
-        _lacking(ctx, group, end, count, ever=ever)
+        _lacking(ctx, group, needed.of(group), count, ever=ever)
         for group, count in zip(ctx.config.groups, held, strict=True)
     ]
 
@@ -96,7 +113,7 @@ def _lacking(ctx: Context, group: KvGroup, end: int, held: int, *, ever: bool) -
     if group.is_mamba:
         return min(max(places - held, 0), 1)
     if ever and group.reach is not None:
-        limits = (config.token_budget, config.max_model_len, group.block_size)
+        limits = (config.uncertain_tokens, config.max_model_len, group.block_size)
         places = min(places, int(most_blocks(group.reach, *limits)))
     return max(places - held, 0)
 
@@ -116,14 +133,15 @@ def revived(pool: BlockPool, hits: Tables) -> int:
 
 
 def allocated(
-    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, end: int
+    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, needed: Positions
 ) -> tuple[BlockPool, Tables]:
-    """The tables with their hits and new blocks for the first `end` positions.
+    """The tables with their hits and new blocks for these positions.
 
     Of a group of states only the last place gets one.
     """
     tables = []
     for group, table in with_hits(ctx, sequence, hits):
+        end = needed.of(group)
         count = _lacking(ctx, group, end, len(table), ever=False)
         pool, blocks = allocate(pool, count)
         skipped = max(int(cdiv(end, group.block_size)) - len(table) - count, 0)
@@ -157,23 +175,43 @@ def freed(pool: BlockPool, tables: Tables) -> BlockPool:
 
 
 def without_unread(
-    ctx: Context, pool: BlockPool, sequence: Sequence
+    ctx: Context, pool: BlockPool, sequence: Sequence, certain: int
 ) -> tuple[BlockPool, Sequence, list[tuple[int, tuple[int, ...]]]]:
-    """Give back the blocks of which neither the next token reads anything nor a later one.
+    """Give back the blocks of which no token reads anything behind the `certain` ones.
 
-    With the number of each group and its blocks.
+    These have their results: no rejected draft takes the request back before their end. With the
+    number of each group and its blocks.
     """
     tables, given = [], list[tuple[int, tuple[int, ...]]]()
     for group, table in tables_of(ctx, sequence):
-        count = 0
-        if group.reach is not None:
-            count = int(unread_blocks(sequence.computed, group.reach, group.block_size))
-        unread = real((table[:count],))
+        places = _retired(ctx, group, table, certain, sequence.grown_from)
+        unread = tuple(table[place] for place in places)
         if unread:
             given.append((group.number, unread))
             pool = release(pool, unread)
-        tables.append((*(NULL_BLOCK for _ in table[:count]), *table[count:]))
+        kept = (NULL_BLOCK if place in places else block for place, block in enumerate(table))
+        tables.append(tuple(kept))
     return pool, evolve(sequence, tables=tuple(tables)), given
+
+
+def _retired(
+    ctx: Context, group: KvGroup, table: tuple[int, ...], certain: int, grown_from: int
+) -> list[int]:
+    """The places of a table whose blocks are given back."""
+    if group.reach is None:
+        return []
+    unread = int(unread_blocks(certain, group.reach, group.block_size))
+    over_gaps = not (group.is_mamba and ctx.config.leaves_states)
+    return retired_places(table, unread, grown_from, over_gaps=over_gaps)
+
+
+def grown_from(ctx: Context, sequence: Sequence, hits: Tables, grown: Tables) -> int:
+    """How many places the tables of states had before they grew, now or before, where it counts."""
+    if not ctx.config.leaves_states:
+        return 0
+    held = [table for group, table in with_hits(ctx, sequence, hits) if group.is_mamba]
+    after = [table for group, table in zip(ctx.config.groups, grown, strict=True) if group.is_mamba]
+    return len(held[0]) if len(after[0]) > len(held[0]) else sequence.grown_from
 
 
 # --- states ---------------------------------------------------------------------------------------
@@ -182,7 +220,7 @@ def without_unread(
 def chunk(ctx: Context, sequence: Sequence, start: int, new: int, junction: int) -> int:
     """Tokens of a chunk of `new` tokens that ends where a state may lie, if there are states."""
     config, tokens = ctx.config, sequence.tokens
-    if not any(group.is_mamba for group in config.groups):
+    if not config.has_states:
         return new
     size, for_same = config.block_size, config.behaviour.keeps_state_for_same_prompt
     end = state_aligned_end(
@@ -198,14 +236,18 @@ def chunk(ctx: Context, sequence: Sequence, start: int, new: int, junction: int)
 
 
 def fresh_states(
-    ctx: Context, before: BlockPool, after: BlockPool, sequence: Sequence
+    ctx: Context, before: BlockPool, after: BlockPool, grown: Sequence, held: Tables
 ) -> frozenset[bytes]:
-    """The keys of the request's states that can be found in one pool and not in the other."""
+    """The keys of the request's states that can be found since one pool became the other.
+
+    `held`: the blocks that it had, or took from the cache. A new one may have its old content.
+    """
+    old = {block for block in real(held) if block in before.keys}
     return frozenset(
         after.keys[block]
-        for group, table in tables_of(ctx, sequence)
+        for group, table in tables_of(ctx, grown)
         for block in table
-        if group.is_mamba and block in after.keys and before.keys.get(block) != after.keys[block]
+        if group.is_mamba and block in after.keys and block not in old
     )
 
 

@@ -43,7 +43,7 @@ def found(ctx: Context, pool: BlockPool, sequence: Sequence) -> Demand:
         return Demand(hits=hits)
     longest = int(aligned(len(hits) * size, ctx.config.hit_alignment))
     end, further = groups.common_prefix(ctx, pool, sequence, longest)
-    parts = end < longest and any(group.is_mamba for group in ctx.config.groups)
+    parts = end < longest and ctx.config.has_states
     junction = longest if parts else 0
     return Demand(hits=hits[: end // size], further_hits=further, junction=junction)
 
@@ -71,16 +71,16 @@ def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
 
 def blocks_taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> int:
     """Free blocks that the demand uses up: new ones, and hits that no request holds."""
-    end = _slots_end(ctx, sequence, demand)
-    further = sum(groups.missing(ctx, sequence, demand.further_hits, end))
-    return _missing(ctx, sequence, demand, end) + further + _revived(pool, demand)
+    needed = _needed(ctx, sequence, demand)
+    further = sum(groups.missing(ctx, sequence, demand.further_hits, needed))
+    return _missing(ctx, sequence, demand, needed.slots) + further + _revived(pool, demand)
 
 
-def _slots_end(ctx: Context, sequence: Sequence, demand: Demand) -> int:
-    """Positions for which the request needs slots."""
+def _needed(ctx: Context, sequence: Sequence, demand: Demand) -> groups.Positions:
+    """Positions for which the request needs blocks."""
     lookahead = 0 if demand.is_load else ctx.config.num_lookahead_tokens
-    computed = computed_with(ctx, sequence, demand)
-    return int(slots_end(computed + demand.new, lookahead, ctx.config.max_model_len))
+    end = computed_with(ctx, sequence, demand) + demand.new
+    return groups.Positions(end, int(slots_end(end, lookahead, ctx.config.max_model_len)))
 
 
 def _missing(ctx: Context, sequence: Sequence, demand: Demand, end: int) -> int:
@@ -113,7 +113,8 @@ def fits_at_admission(
     """
     if ctx.config.reserve_full_prompt:
         whole = min(sequence.tokens, ctx.config.max_model_len)
-        further = sum(groups.missing(ctx, sequence, demand.further_hits, whole, ever=True))
+        everything = groups.Positions(whole, whole)
+        further = sum(groups.missing(ctx, sequence, demand.further_hits, everything, ever=True))
         needed = _missing(ctx, sequence, demand, whole) + further + _revived(pool, demand)
         if needed > len(pool.free):
             return False
@@ -141,14 +142,19 @@ def allocate_slots(
     # guard
     require(fits(ctx, pool, sequence, demand), "allocate_slots", "V1-KV-1")
     # effect
-    end = _slots_end(ctx, sequence, demand)
+    needed = _needed(ctx, sequence, demand)
     pool = touch(pool, groups.real((demand.hits, *demand.further_hits)))
-    pool, blocks = allocate(pool, _missing(ctx, sequence, demand, end))
+    pool, blocks = allocate(pool, _missing(ctx, sequence, demand, needed.slots))
     computed = computed_with(ctx, sequence, demand)
     grown = evolve(sequence, blocks=(*sequence.blocks, *demand.hits, *blocks), computed=computed)
     if ctx.config.groups:
-        pool, tables = groups.allocated(ctx, pool, sequence, demand.further_hits, end)
-        grown = evolve(grown, tables=tables, junction=sequence.junction or demand.junction)
+        pool, tables = groups.allocated(ctx, pool, sequence, demand.further_hits, needed)
+        grown = evolve(
+            grown,
+            tables=tables,
+            junction=sequence.junction or demand.junction,
+            grown_from=groups.grown_from(ctx, sequence, demand.further_hits, tables),
+        )
     if demand.is_load:
         return pool, grown
     return cache_blocks(ctx, pool, grown, min(computed + demand.new, grown.tokens)), grown

@@ -317,7 +317,7 @@ def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> P
     state = evolve(
         plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
     )
-    states = plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown)
+    states = plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown, sequence.tables)
     scheduled = _scheduled(plan, sequence.id, new_tokens, drafts)
     return evolve(scheduled, state=state, states=states).with_events(
         *_allocation(sequence, grown, demand),
@@ -355,12 +355,14 @@ def _group_events(
 def give_back_unread(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequence]:
     """Before its turn a running request gives back the blocks that it reads no more (vLLM 0.28.0).
 
-    They are those behind the windows of groups of layers, and states that were continued.
+    They are those behind the windows of groups of layers, and states that were continued. What is
+    in flight still reads its own, and so do tokens that follow rejected drafts.
     """
     # guard
     require(sequence in plan.state.running, "give_back_unread", "V1-OUT-1")
     # effect
-    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence)
+    certain = sequence.computed - plan.state.in_flight(sequence.id)
+    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence, certain)
     if not given:
         return plan, sequence
     state = evolve(plan.state, pool=pool, running=replaced(plan.state.running, row))
@@ -379,7 +381,7 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
     # guard
     require(victim in plan.state.running, "preempt", "V1-PRE-1")
     # effect
-    nothing = evolve(victim, computed=0, blocks=(), tables=(), junction=0)
+    nothing = evolve(victim, computed=0, blocks=(), tables=(), junction=0, grown_from=0)
     again = evolve(nothing, drafts=0, placeholders=0, prefilling=False)
     freed = give_back(ctx, without(plan.state, victim.id), victim)
     freed = encoder_cache.given_back(ctx, freed, victim.id)
@@ -519,7 +521,8 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
             preempted=left.preempted - {sequence.id},
         ),
         admitted=(*plan.admitted, sequence.id),
-        states=plan.states | groups.fresh_states(ctx, plan.state.pool, pool, grown),
+        states=plan.states
+        | groups.fresh_states(ctx, plan.state.pool, pool, grown, demand.further_hits),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
     ).with_events(

@@ -50,12 +50,15 @@ MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
 MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
     "connector": (Connector.NONE,),
-    "num_speculative_tokens": (0,),
-    "num_lookahead_tokens": (0,),
-    "steps_in_flight": (0,),
     "pooling": (False,),
 }
 """The values of keys beside which several groups of layers are modelled."""
+MODELLED_WITH_STATES: Mapping[str, tuple[Any, ...]] = {
+    "prefix_caching": (True,),
+    "chunked_prefill": (True,),
+    "num_speculative_tokens": (0,),
+}
+"""The values of keys beside which groups of states are modelled."""
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -170,10 +173,10 @@ class VllmV1Config(PolicyConfig):
             if (value := getattr(self, name)) not in values:
                 allowed = ", ".join(map(str, values))
                 raise ConfigError(name, value, f"{allowed} with kv_groups")
-        has_states = any(group.is_mamba for group in self.groups)
-        for name in ("prefix_caching", "chunked_prefill") if has_states else ():
-            if not getattr(self, name):
-                raise ConfigError(name, False, "true where a group is mamba")
+        for name, values in MODELLED_WITH_STATES.items() if self.has_states else ():
+            if (value := getattr(self, name)) not in values:
+                allowed = ", ".join(map(str, values)).lower()
+                raise ConfigError(name, value, f"{allowed} where a group is mamba")
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 
@@ -219,6 +222,20 @@ class VllmV1Config(PolicyConfig):
         return (self.first_group, *self.groups)
 
     @property
+    def has_states(self) -> bool:
+        """True if a group has states."""
+        return any(group.is_mamba for group in self.groups)
+
+    @property
+    def leaves_states(self) -> bool:
+        """True if states that are read no more may be kept as long as their request.
+
+        Without a step in flight no more than one such state is ever held.
+        """
+        is_late = self.steps_in_flight > 0 and not self.behaviour.retires_over_gaps
+        return is_late and self.has_states
+
+    @property
     def hit_alignment(self) -> int:
         """Tokens of which a prefix hit takes a multiple: whole blocks in each group."""
         return lcm(self.block_size, *(group.block_size for group in self.groups))
@@ -230,6 +247,13 @@ class VllmV1Config(PolicyConfig):
             return self.num_blocks
         sizes = (group.block_size for group in self.all_groups)
         return self.max_num_seqs * sum(int(cdiv(self.max_model_len, size)) for size in sizes)
+
+    @property
+    def uncertain_tokens(self) -> int:
+        """Most tokens that are planned and whose results are not known: those of a step, and of all
+        that may be in flight before it.
+        """
+        return self.token_budget * (1 + self.steps_in_flight)
 
     @property
     def behaviour(self) -> Behaviour:
@@ -276,6 +300,11 @@ def is_modelled_in_flight(config: VllmV1Config) -> bool:
 def is_modelled_with_groups(config: VllmV1Config) -> bool:
     """True if several groups of layers are modelled beside the other keys."""
     return all(getattr(config, name) in values for name, values in MODELLED_WITH_GROUPS.items())
+
+
+def is_modelled_with_states(config: VllmV1Config) -> bool:
+    """True if groups of states are modelled beside the other keys."""
+    return all(getattr(config, name) in values for name, values in MODELLED_WITH_STATES.items())
 
 
 # --- the budget -----------------------------------------------------------------------------
@@ -401,11 +430,13 @@ def blocks_of_group(group: KvGroup, end: Number, config: VllmV1Config) -> Number
     """
     places = cdiv(end, group.block_size)
     if group.is_mamba:
-        return minimum(places, 2)
+        return places if config.leaves_states else minimum(places, 2 + config.steps_in_flight)
     if group.reach is None:
         return places
-    most = most_blocks(group.reach, config.token_budget, config.max_model_len, group.block_size)
-    return minimum(places, most)
+    uncertain = config.uncertain_tokens + config.num_lookahead_tokens
+    return minimum(
+        places, most_blocks(group.reach, uncertain, config.max_model_len, group.block_size)
+    )
 
 
 def refuse_unservable(request: Request, config: VllmV1Config) -> None:

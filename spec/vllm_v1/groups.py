@@ -94,13 +94,33 @@ def unread_blocks(position: Number, reach: Number, block_size: Number) -> Number
     return floor_div(maximum(position - reach + 1, 0), block_size)
 
 
-def most_blocks(reach: Number, budget: Number, max_model_len: Number, block_size: Number) -> Number:
+def most_blocks(
+    reach: Number, uncertain: Number, max_model_len: Number, block_size: Number
+) -> Number:
     """Blocks that a request holds at most in a group that gives back what is behind its window.
 
-    Those of the window before a step and of the step's tokens, and one more where these do not
-    begin with a block. Source: vLLM 0.28.0, `max_admission_blocks_per_request`.
+    Those of the window before the `uncertain` tokens, whose results are not known, and of these
+    tokens, and one more where they do not begin with a block. Source: vLLM 0.28.0,
+    `max_admission_blocks_per_request`.
     """
-    return cdiv(minimum(reach - 1 + budget, max_model_len), block_size) + 1
+    return cdiv(minimum(reach - 1 + uncertain, max_model_len), block_size) + 1
+
+
+def retired_places(
+    table: tuple[int, ...], unread: int, grown_from: int, *, over_gaps: bool
+) -> list[int]:
+    """Places whose blocks are given back, of the `unread` leading ones of a group's table.
+
+    `over_gaps`: of all of them. Else of the last ones up to a place without a block, and of the
+    last one before the table grew: `grown_from` is how many it had then (vLLM 0.28.0).
+    """
+    held = [place for place in range(min(unread, len(table))) if table[place] != NULL_BLOCK]
+    if over_gaps:
+        return held
+    last = unread
+    while last - 1 in held:
+        last -= 1
+    return [place for place in held if place >= last or place == grown_from - 1]
 
 
 def aligned(tokens: Number, alignment: Number) -> Number:

@@ -42,6 +42,8 @@ class Sequence:
     `sending`: it has left, and the connector sends its keys and values. `tables`: its blocks in the
     groups of layers beside the first, whose are `blocks`; the null block where there is none.
     `junction`: where the prefix ended that the first group had cached, if others had less of it.
+    `grown_from`: where states may be left behind, how many places its tables of states had before
+    they grew last.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Sequence:
     sending: bool = False
     tables: tuple[tuple[int, ...], ...] = ()
     junction: int = 0
+    grown_from: int = 0
 
     @property
     def tokens(self) -> int:
@@ -189,6 +192,10 @@ class State:
     def admitted(self) -> tuple[Sequence, ...]:
         """Every request that may hold blocks, but for what waits again with what was loaded."""
         return (*self.skipped, *self.running, *self.draining)
+
+    def in_flight(self, request_id: str) -> int:
+        """Tokens that steps in flight compute for the request."""
+        return sum(flight.scheduled.get(request_id, 0) for flight in self.flights)
 
     def has_just_sampled(self, request_id: str, steps: int) -> bool:
         """True if one of the last `steps` steps, all in flight, samples for the request."""

@@ -51,6 +51,8 @@ class Behaviour:
     - `loads_unread`: a connector also brings tokens to a request that reads no cache.
     - `keeps_state_for_same_prompt`: of a prompt that ends with a block the state one block before
       is kept, too, which a request with the same prompt finds.
+    - `retires_over_gaps`: all states are given back that are read no more; else only those between
+      the last of them and a place without one, and the one before the newest.
     - `loads_reserve_drafts`: an asynchronous load also leaves slots for the next step with drafts,
       of prompts in progress and of its own.
     - `keeps_repeated`: a content that a request has more than once is kept until it has passed all
@@ -79,6 +81,7 @@ class Behaviour:
     keeps_whole: bool
     passes_over_unencoded: bool
     keeps_state_for_same_prompt: bool
+    retires_over_gaps: bool
 
 
 _V0_11_2 = Behaviour(
@@ -100,6 +103,7 @@ _V0_11_2 = Behaviour(
     keeps_whole=False,
     passes_over_unencoded=False,
     keeps_state_for_same_prompt=False,
+    retires_over_gaps=False,
 )
 _V0_28_0 = evolve(_V0_11_2, steps_over_uncut=False, empty_blocks_first=True, pads=True)
 _V0_33_0 = evolve(
@@ -119,6 +123,7 @@ _V0_33_0 = evolve(
     keeps_whole=True,
     passes_over_unencoded=True,
     keeps_state_for_same_prompt=True,
+    retires_over_gaps=True,
 )
 
 BEHAVIOURS: Mapping[Release, Behaviour] = MappingProxyType(

@@ -185,6 +185,7 @@ class VllmV1Decoder(StepDecoder[State]):
             sending=row.get("sending", False),
             tables=tuple(map(tuple, row.get("tables", ()))) if blocks else (),
             junction=row.get("junction", 0),
+            grown_from=row.get("grown_from", 0),
             **{name: row[name] for name in _NUMBERS if name in row},
         )
 

@@ -419,6 +419,11 @@ EXPECTED_VIOLATIONS = (
         ),
     ),
     ExpectedViolation(
+        ("V1-GRP-2",),
+        "beside a step in flight, states before a place without one are kept as long as the request",
+        lambda config: config.leaves_states,
+    ),
+    ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),
         "a request that the pool can never hold waits for ever, and all behind it",
         lambda config: config.oversized is Oversized.QUEUED,

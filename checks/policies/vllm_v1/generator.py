@@ -32,6 +32,7 @@ from spec.vllm_v1.config import (
     is_modelled_in_flight,
     is_modelled_with_groups,
     is_modelled_with_sessions,
+    is_modelled_with_states,
 )
 from spec.vllm_v1.releases import Release
 
@@ -310,11 +311,10 @@ def _with_groups(
     pinned: Mapping[str, Any],
 ) -> VllmV1Config:
     """The configuration with further groups of layers, where they are modelled beside it."""
-    is_drawn = choices.chance(0.8) and "kv_groups" not in pinned
+    is_drawn = choices.chance(0.25) and "kv_groups" not in pinned
     if not (is_drawn and is_modelled_with_groups(config)):
         return config
-    may_have_states = config.prefix_caching and config.chunked_prefill
-    has_states = choices.chance(0.7) and may_have_states
+    has_states = choices.chance(0.7) and is_modelled_with_states(config)
     windows = [
         f"sliding {choices.between(2, 3 * config.block_size + 1)}"
         for _ in range(choices.one_of((1, 1, 2) if not has_states else (0, 0, 1)))

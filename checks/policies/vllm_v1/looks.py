@@ -19,7 +19,7 @@ _BY_LOOK = {
         *("V1-ASY-3", "V1-ASY-6"),
         *("V1-KV-14", "V1-KV-16", "V1-LIF-2", "V1-LIF-3", "V1-LIF-4", "V1-KV-18", "V1-LIF-8"),
         *("V1-LIF-9", "V1-ORD-3", "V1-ORD-4", "V1-ORD-5", "V1-PRE-3", "V1-PRG-1", "V1-PRG-6"),
-        *("V1-PRG-7", "V1-PRG-8", "V1-SPC-3", "V1-SPC-6", "V1-GRP-4", "V1-GRP-16"),
+        *("V1-PRG-7", "V1-PRG-8", "V1-SPC-3", "V1-SPC-6", "V1-GRP-4", "V1-GRP-16", "V1-GRP-17"),
     ),
     places: ("V1-LIF-1",),
     blocks: (

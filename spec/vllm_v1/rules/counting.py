@@ -73,7 +73,7 @@ def up_to_a_state(ctx: Context, row: Sequence, positions: range) -> range:
     """
     start, stop, size = positions.start, positions.stop, ctx.config.block_size
     last = max(row.prompt_len, row.tokens - 1)
-    if start >= last or not any(group.is_mamba for group in ctx.config.groups):
+    if start >= last or not ctx.config.has_states:
         return positions
     ends = [end for end in range(start + 1, stop + 1) if end % size == 0]
     if stop < last and not ends:  # a block that no chunk could hold is computed in parts
@@ -249,6 +249,14 @@ def receivers(step: Step) -> abc.Sequence[Sequence]:
 def share(ctx: Context, step: Step, behind: int, budget: int) -> int:
     """Tokens that a request gets at its admission, of those that it has to compute."""
     return len(range(behind)[: cut_at(ctx, step)][:budget])
+
+
+def most_padding(ctx: Context, computed: int, behind: int) -> int:
+    """Padding drafts of a request at its admission where it is filled up (V1-SPC-5)."""
+    drafts, behaviour = ctx.config.num_speculative_tokens, ctx.config.behaviour
+    has_room = computed + 1 + drafts < ctx.config.max_model_len
+    fills_up = behaviour.pads and (has_room or behaviour.padding_needs_length)
+    return drafts if behind == 1 and fills_up else 0
 
 
 def needed_slots(ctx: Context, end: int) -> int:

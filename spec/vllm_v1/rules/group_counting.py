@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup
-from spec.vllm_v1.records import Context, Sequence
-from spec.vllm_v1.rules.counting import lacking_blocks, token_limit
+from spec.vllm_v1.records import Context, Sequence, Step
+from spec.vllm_v1.rules.counting import lacking_blocks, needed_slots, token_limit
 
 
 def tables_by_group(ctx: Context, row: Sequence) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
@@ -29,20 +29,47 @@ def places_of(group: KvGroup, positions: range) -> range:
     return range(positions[0] // group.block_size, positions[-1] // group.block_size + 1)
 
 
-def places_needed(group: KvGroup, start: int, end: int) -> set[int]:
-    """Places that must have a block in a step that computes the tokens from `start` to `end`.
+def slots_in(ctx: Context, group: KvGroup, end: int) -> int:
+    """Positions that need slots in a group to compute those below `end`.
+
+    The drafter whose tokens are the lookahead has no states.
+    """
+    return end if group.is_mamba else needed_slots(ctx, end)
+
+
+def places_in(ctx: Context, group: KvGroup, end: int) -> int:
+    """Places of the group's table that the positions below `end` need, lookahead included."""
+    return len(range(0, slots_in(ctx, group, end), group.block_size))
+
+
+def places_needed(ctx: Context, group: KvGroup, tokens: range) -> set[int]:
+    """Places that must have a block in a step that computes these tokens.
 
     A group of states needs that of the state that is continued, and that of the last token.
     """
-    before = {*places_of(group, read_before(group, start))}
-    return before | {*places_of(group, range(end - 1 if group.is_mamba else start, end))}
+    end = slots_in(ctx, group, tokens.stop)
+    before = {*places_of(group, read_before(group, tokens.start))}
+    return before | {*places_of(group, range(end - 1 if group.is_mamba else tokens.start, end))}
 
 
-def lacking_in_groups(ctx: Context, row: Sequence, start: int, end: int) -> int:
-    """Blocks that a request lacks in all groups together, for the tokens from `start` to `end`."""
-    count = lacking_blocks(ctx, end, len(row.blocks))
+def uncertain(step: Step, row: Sequence) -> list[range]:
+    """The tokens of a running request whose results are not known when all is decided.
+
+    Those of each step in flight, then its own; of drafts that are rejected some come again.
+    """
+    given = [flight.scheduled.get(row.id, 0) for flight in step.before.flights]
+    spans, start = [], row.computed - sum(given)
+    for count in (*given, step.scheduled.get(row.id, 0)):
+        spans += [range(start, start + count)] if count else []
+        start += count
+    return spans
+
+
+def lacking_in_groups(ctx: Context, row: Sequence, tokens: range) -> int:
+    """Blocks that a request lacks in all groups together, to compute these tokens."""
+    count = lacking_blocks(ctx, needed_slots(ctx, tokens.stop), len(row.blocks))
     for group, table in [*tables_by_group(ctx, row)][1:]:
-        needed = places_needed(group, start, end)
+        needed = places_needed(ctx, group, tokens)
         count += len([place for place in needed if place >= len(table)])
     return count
 
@@ -50,12 +77,15 @@ def lacking_in_groups(ctx: Context, row: Sequence, start: int, end: int) -> int:
 def most_held(ctx: Context, group: KvGroup, end: int) -> int:
     """Blocks that a request holds in a group at most at one time until `end` tokens are computed.
 
-    In a step as large as the budget that begins anywhere.
+    In steps as large as the budget that begin anywhere, as many as may be in flight and one more;
+    within the model length.
     """
-    most = token_limit(ctx.config)
+    end = min(end, ctx.config.max_model_len)
+    most = token_limit(ctx.config) * (1 + ctx.config.steps_in_flight)
     starts = range(end) if group.reach is not None else range(1)
     step = end if group.reach is None else most
-    return max(len(places_needed(group, start, min(start + step, end))) for start in starts)
+    spans = (range(start, min(start + step, end)) for start in starts)
+    return max(len(places_needed(ctx, group, span)) for span in spans)
 
 
 def held_blocks(table: tuple[int, ...]) -> tuple[int, ...]:

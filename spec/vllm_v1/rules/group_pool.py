@@ -14,11 +14,20 @@ from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup, group_key
 from spec.vllm_v1.records import Context, Sequence, Step
-from spec.vllm_v1.rules.counting import blocks_to_find, share, token_limit, up_to_a_state
+from spec.vllm_v1.rules.counting import (
+    blocks_to_find,
+    caches_results,
+    most_padding,
+    share,
+    token_limit,
+    up_to_a_state,
+)
 from spec.vllm_v1.rules.group_counting import (
     held_blocks,
+    places_in,
     places_of,
     read_before,
+    slots_in,
     tables_by_group,
 )
 from spec.vllm_v1.rules.groups import finds_in_groups
@@ -34,7 +43,7 @@ class _Replay:
     """The pool while the events of a step are applied to it.
 
     `free`: the free list. `tables`: blocks by request and group, the null block where there is
-    none. `keys`: the contents of blocks. `found`: the blocks of each content, the oldest first.
+    none. `tokens`: of each request before the step. `keys`: the contents of blocks. `found`: the blocks of each content, the oldest first.
     `given`: blocks that were handed out for tokens that the next event names. `wrong`: blocks that
     were handed out in another order, and cached ones that were taken in another.
     """
@@ -43,6 +52,7 @@ class _Replay:
     step: Step
     free: list[int] = field(init=False)
     tables: dict[str, list[list[int]]] = field(init=False)
+    tokens: dict[str, int] = field(init=False)
     keys: dict[int, BlockKey] = field(init=False)
     found: dict[BlockKey, list[int]] = field(init=False)
     holders: "Counter[int]" = field(init=False)
@@ -52,6 +62,7 @@ class _Replay:
     def __attrs_post_init__(self) -> None:
         pool, rows = self.step.before.pool, holders(self.step.before)
         self.free, self.keys = [*pool.free], {**pool.keys}
+        self.tokens = {row.id: row.tokens for row in rows}
         self.found = {key: [*blocks] for key, blocks in pool.cached.items()}
         self.tables = {
             row.id: [[*table] for _, table in tables_by_group(self.ctx, row)] for row in rows
@@ -74,6 +85,8 @@ class _Replay:
             case "give_back":
                 self._give_back(event.id, event.before, event.after)
             case "preempt" | "finish" | "leave":
+                if event.transition == "finish":
+                    self.note_results(event.id)
                 for table in self.tables.pop(event.id, []):
                     self._release(held_blocks((*table,)))
 
@@ -114,14 +127,30 @@ class _Replay:
         self.holders.update(blocks)
 
     def _compute(self, owner: str, end: int) -> None:
-        """New blocks stand where the last tokens lie; what they make whole can be found."""
-        tokens = min(end, by_id(self.step.before.present)[owner].tokens)
+        """New blocks stand where the last slots lie; what they make whole can be found."""
+        for group in self.ctx.config.all_groups:
+            table, new = self._of(owner)[group.number], self.given.pop(group.number, ())
+            places = places_in(self.ctx, group, end) if new else 0
+            table += [NULL_BLOCK] * (places - len(table) - len(new)) + [*new]
+        self._let_find_all(owner, min(end, self.tokens[owner]))
+
+    def note_results(self, last: str = "") -> None:
+        """What requests have sampled makes blocks whole, up to the `last` that sampled.
+
+        All but the newest token of each is computed.
+        """
+        running = by_id(self.step.planned.running)
+        for owner, tokens in self.step.outputs.items() if caches_results(self.ctx.config) else ():
+            if owner in running and owner in self.tables:
+                self._let_find_all(owner, self.tokens[owner] + len(tokens) - 1)
+            if owner == last:
+                return
+
+    def _let_find_all(self, owner: str, tokens: int) -> None:
+        """Lookups find the blocks of a prefix of these tokens that is whole in all groups."""
         alignment = self.ctx.config.hit_alignment
         whole = tokens // alignment * alignment
         for group in self.ctx.config.all_groups:
-            table, new = self._of(owner)[group.number], self.given.pop(group.number, ())
-            places = -(-end // group.block_size) if new else 0
-            table += [NULL_BLOCK] * (places - len(table) - len(new)) + [*new]
             for place in range(whole // group.block_size):
                 self._let_find(owner, group, place)
 
@@ -159,6 +188,7 @@ def _replayed(ctx: Context, step: Step) -> _Replay:
     replay = _Replay(ctx, step)
     for event in step.events:
         replay.apply(event)
+    replay.note_results()
     return replay
 
 
@@ -240,8 +270,9 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     prompts are reserved, also those of all its tokens, in a group with a window those that it holds
     at one time.
     """
-    # Judged for the first of the queue when all is decided. One that could begin with a state of
-    # the step, or whose chunk ends before a block, has another reason (V1-GRP-15, V1-GRP-14).
+    # Judged for the first of the queue when all is decided, with the drafts by which it may be
+    # padded. One that could begin with a state of the step, or whose chunk ends before a block, has
+    # another reason (V1-GRP-15, V1-GRP-14).
     if step.preempted or step.budget_left == 0:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
@@ -253,7 +284,10 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     hits = _hits(ctx, step, row)
     computed = len(hits[_FIRST]) * ctx.config.block_size
     behind = row.tokens - computed
-    given = share(ctx, step, behind, step.budget_left)
+    padding = most_padding(ctx, computed, behind)
+    if padding and behind + padding > step.budget_left:
+        return
+    given = share(ctx, step, behind + padding, step.budget_left)
     if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
         return
     given = len(up_to_a_state(ctx, row, range(computed, computed + given)))
@@ -293,14 +327,16 @@ def _hits(ctx: Context, step: Step, row: Sequence) -> list[tuple[int, ...]]:
 def _lacking(ctx: Context, hits: list[tuple[int, ...]], end: int, *, ever: bool) -> int:
     """Blocks that a newcomer lacks in all groups together for the tokens up to `end`.
 
-    `ever`: at one time. In a group with a window: for the window and a whole step, and one block
-    more where these do not begin with a block.
+    `ever`: at one time, without lookahead. In a group with a window: for the window, a whole step
+    and those in flight, and one block more where these do not begin with a block.
     """
     lacking = 0
     for group, found in zip(ctx.config.all_groups, hits, strict=True):
-        places = len(range(0, end, group.block_size))
+        slots = end if ever else slots_in(ctx, group, end)
+        places = len(range(0, slots, group.block_size))
         if ever and group.reach is not None:
-            tokens = min(group.reach - 1 + token_limit(ctx.config), ctx.config.max_model_len)
+            planned = token_limit(ctx.config) * (1 + ctx.config.steps_in_flight)
+            tokens = min(group.reach - 1 + planned, ctx.config.max_model_len)
             places = min(places, len(range(0, tokens, group.block_size)) + 1)
         count = max(places - len(found), 0)
         lacking += min(count, 1) if group.is_mamba else count
@@ -310,9 +346,10 @@ def _lacking(ctx: Context, hits: list[tuple[int, ...]], end: int, *, ever: bool)
 def _ends_with_a_fresh_state(ctx: Context, step: Step, hits: list[tuple[int, ...]]) -> bool:
     """True if the hits end with a state that may be one that the step computes."""
     before, planned = step.before.pool.cached, step.planned.pool
+    new = {block for event in step.happened("allocate_in_group") for block in event.after}
     for group, found in zip(ctx.config.all_groups, hits, strict=True):
         if group.is_mamba and found:
             key = planned.keys[found[-1]]
-            if not {*planned.cached[key]} <= {*before.get(key, ())}:
+            if not {*planned.cached[key]} <= {*before.get(key, ())} - new:
                 return True
     return False

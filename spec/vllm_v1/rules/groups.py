@@ -15,10 +15,12 @@ from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_to_find
 from spec.vllm_v1.rules.group_counting import (
     held_blocks,
+    places_in,
     places_needed,
     places_of,
     read_before,
     tables_by_group,
+    uncertain,
 )
 from spec.vllm_v1.rules.registry import (
     always,
@@ -41,7 +43,7 @@ def finds_in_groups(config: VllmV1Config) -> bool:
 
 def has_states(config: VllmV1Config) -> bool:
     """True if a group has states."""
-    return any(group.is_mamba for group in config.groups)
+    return config.has_states
 
 
 def _further(ctx: Context, row: Sequence) -> list[tuple[KvGroup, tuple[int, ...]]]:
@@ -52,16 +54,17 @@ def _further(ctx: Context, row: Sequence) -> list[tuple[KvGroup, tuple[int, ...]
 @of_step("V1-GRP-1", _COORDINATOR, applies=has_groups)
 @witness(lambda _, step: any(0 in table for row in step.planned.running for table in row.tables))
 def what_is_read_is_there(ctx: Context, step: Step) -> Iterator[str]:
-    """In each group a request has a block for each token that its next tokens read, and for those
-    that it computes.
+    """In each group a request has a block for each token that its next tokens read, or those of a
+    step in flight, and for those that they are.
     """
-    # Of a group of states: for the state that is continued, and for the one that is left.
+    # Of a group of states: for the state that is continued, and for the one that is left. Behind
+    # rejected drafts the same tokens are read again.
     for row in step.planned.running:
         if row.id not in step.scheduled:
             continue
-        end = row.computed + step.scheduled[row.id]
+        spans = uncertain(step, row)
         for group, table in tables_by_group(ctx, row):
-            needed = places_needed(group, row.computed, end)
+            needed = {place for span in spans for place in places_needed(ctx, group, span)}
             lacking = [place for place in sorted(needed) if not _block(table, place)]
             if lacking:
                 yield f"{row.id} reads blocks {lacking} of group {group.number}, has {list(table)}"
@@ -75,13 +78,14 @@ def _block(table: tuple[int, ...], place: int) -> int:
 @witness(lambda _, step: step.happened("give_back"))
 def unread_blocks_are_given_back(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is given tokens holds no block of a group of which neither these read
-    anything nor any later token.
+    anything, nor those of a step in flight, nor any later token.
     """
     # A later token reads no position that an earlier one does not read.
     for row in step.planned.running:
         for group, table in _further(ctx, row) if row.id in step.scheduled else ():
-            read = places_of(group, read_before(group, row.computed))
-            first = read.start if read else row.computed // group.block_size
+            start = uncertain(step, row)[0].start
+            read = places_of(group, read_before(group, start))
+            first = read.start if read else start // group.block_size
             unread = held_blocks(table[:first])
             if unread:
                 yield f"{row.id} holds {list(unread)} of group {group.number}, reads from {first}"
@@ -106,7 +110,7 @@ def a_block_has_one_group(ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: step.happened("hit_in_group") and step.happened("allocate_in_group"))
 def group_tables_grow_at_their_ends(ctx: Context, step: Step) -> Iterator[str]:
     """A request's table in a group is what it held but for what was given back, then what it found,
-    then what it was handed out, the last block at the place of its last token; a request that does
+    then what it was handed out, the last block at the place of its last slot; a request that does
     not run has none.
     """
     # Computing changes no table.
@@ -145,7 +149,7 @@ def _due_tables(
             kept = [NULL_BLOCK] * (places - len(taken)) + taken
         end = row.computed + step.scheduled.get(row.id, 0)
         new = moved["allocate_in_group"]
-        places = -(-end // group.block_size) if new else 0
+        places = places_in(ctx, group, end) if new else 0
         gap = [NULL_BLOCK] * (places - len(kept) - len(new))
         due.append((*kept, *gap, *new))
     return due
@@ -292,15 +296,18 @@ def sharers_in_groups_have_equal_tokens(ctx: Context, step: Step) -> Iterator[st
 def states_can_be_found_where_chunks_end(ctx: Context, step: Step) -> Iterator[str]:
     """A state can be found only for a prefix with whose last token a chunk of it ended."""
     # Within a chunk no state is kept; so a request's new content in a group of states is at the
-    # end of its chunk.
-    before, after = step.before.pool.keys, step.planned.pool.keys
+    # end of its chunk, or of one in flight whose results have come.
+    before, after = step.before.pool.keys, {**step.planned.pool.keys, **step.after.pool.keys}
     found, left = set[int](), set[int]()
     for row in step.planned.running:
-        end = row.computed + step.scheduled.get(row.id, 0)
+        ends = [tokens.stop for tokens in uncertain(step, row)]
         for group, table in _further(ctx, row):
             if group.is_mamba:
                 found.update(block for block in table if block in after)
-                left.update(table[end // group.block_size - 1 :][: end % group.block_size == 0])
+                places = [
+                    end // group.block_size - 1 for end in ends if end % group.block_size == 0
+                ]
+                left.update(table[place] for place in places)
     fresh = {block for block in found if before.get(block) != after[block]}
     if fresh - left:
         yield f"states in blocks {sorted(fresh - left)} can be found, no chunk ended there"
@@ -367,3 +374,30 @@ def _first_group_has(ctx: Context, step: Step, row: Sequence) -> tuple[int, int]
             counts[which] += 1
     least, most = (count * size // alignment * alignment for count in counts)
     return least, most
+
+
+@of_step("V1-GRP-17", code("last_state_block_idx"))
+@witness(lambda _, step: any(row.grown_from for row in step.after.running))
+def growth_of_states_is_remembered(ctx: Context, step: Step) -> Iterator[str]:
+    """In 0.28.0 beside steps in flight a running request remembers how many places its tables of
+    states had before they grew last; no other remembers any.
+    """
+    # What it took from the cache counts; a request with no place before has grown from none.
+    before, taken = by_id(step.before.running), hits(step)
+    for row in (*step.planned.queued, *step.planned.draining):
+        if row.grown_from:
+            yield f"{row.id} does not run, and remembers {row.grown_from} places"
+    for row in step.planned.running:
+        was, due = before.get(row.id), 0
+        for group, table in _further(ctx, row) if ctx.config.leaves_states else ():
+            if not group.is_mamba:
+                continue
+            held = len(was.tables[group.number - 1]) if was else len(taken.get(row.id, ()))
+            due = held if len(table) > held else was.grown_from if was else 0
+        if row.grown_from != due:
+            yield f"{row.id} remembers {row.grown_from} places, expected {due}"
+    planned = by_id(step.planned.running)
+    for row in holders(step.after):
+        due = planned[row.id].grown_from if row.id in planned else 0
+        if row.grown_from != due:
+            yield f"{row.id} remembers {row.grown_from} places after computing, expected {due}"

@@ -12,7 +12,6 @@ from spec.vllm_v1.rules.counting import (
     by_rank,
     held_up,
     is_written,
-    needed_slots,
     positions_due,
     rank,
     token_limit,
@@ -40,7 +39,7 @@ def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
 
 def _new_blocks(ctx: Context, step: Step, row: Sequence) -> int:
     due = positions_due(ctx, step, row, token_limit(ctx.config))
-    return lacking_in_groups(ctx, row, due.start, needed_slots(ctx, due.stop))
+    return lacking_in_groups(ctx, row, due)
 
 
 @of_step("V1-PRE-2", code("choice of the victim"), witness=lambda _, step: len(step.preempted) > 1)

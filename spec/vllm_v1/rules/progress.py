@@ -11,6 +11,7 @@ from spec.vllm_v1.rules.counting import (
     blocks_to_find,
     cached_throughout,
     lacking_blocks,
+    most_padding,
     needed_slots,
     offered,
     places_taken,
@@ -112,17 +113,9 @@ def _is_too_long(ctx: Context, step: Step, row: Sequence) -> bool:
     """True if the request would be cut and must not be: without chunking, or padded with drafts."""
     computed = _cached(ctx, step.planned, row)
     behind = row.tokens - computed
-    padding = _padding(ctx, computed, behind)
+    padding = most_padding(ctx, computed, behind)
     may_be_cut = ctx.config.chunked_prefill and not padding
     return not may_be_cut and behind + padding > step.budget_left
-
-
-def _padding(ctx: Context, computed: int, behind: int) -> int:
-    """Padding drafts of the request where it is filled up (V1-SPC-5)."""
-    drafts, behaviour = ctx.config.num_speculative_tokens, ctx.config.behaviour
-    has_room = computed + 1 + drafts < ctx.config.max_model_len
-    fills_up = behaviour.pads and (has_room or behaviour.padding_needs_length)
-    return drafts if behind == 1 and fills_up else 0
 
 
 def _found(ctx: Context, state: State, row: Sequence) -> list[int]:
@@ -150,7 +143,7 @@ def _lacking(ctx: Context, step: Step, row: Sequence) -> int:
     pool = step.planned.pool
     found, computed = _found(ctx, step.planned, row), _cached(ctx, step.planned, row)
     behind = row.tokens - computed
-    behind += _padding(ctx, computed, behind)
+    behind += most_padding(ctx, computed, behind)
     slots = needed_slots(ctx, computed + share(ctx, step, behind, step.budget_left))
     if ctx.config.reserve_full_prompt:
         slots = max(slots, row.tokens)

@@ -9,7 +9,12 @@ from collections.abc import Iterator, Mapping
 from spec.vllm_v1.groups import NULL_BLOCK
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import missing_blocks, read_by
-from spec.vllm_v1.rules.group_counting import places_of, read_before, tables_by_group
+from spec.vllm_v1.rules.group_counting import (
+    places_in,
+    places_of,
+    read_before,
+    tables_by_group,
+)
 from spec.vllm_v1.rules.registry import between, by_id, holders, of_step, text
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -96,10 +101,10 @@ def _at_hand(ctx: Context, step: Step) -> dict[int, int]:
 def _extend(
     ctx: Context, tables: list[list[int]], new: Mapping[int, tuple[int, ...]], end: int
 ) -> None:
-    """Put new blocks at the ends of tables, the last at the place of the last token."""
+    """Put new blocks at the ends of tables, the last at the place of the last slot."""
     for group, table in zip(ctx.config.all_groups, tables, strict=True):
         blocks = new.get(group.number, ())
-        places = -(-end // group.block_size) if blocks else 0
+        places = places_in(ctx, group, end) if blocks else 0
         table += [NULL_BLOCK] * (places - len(table) - len(blocks)) + [*blocks]
 
 

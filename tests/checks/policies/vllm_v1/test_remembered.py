@@ -93,6 +93,7 @@ AFTER_A_STEP: Mapping[Field, tuple[str, ...]] = MappingProxyType(
         (Sequence, "sending"): ("V1-EXT-11", "V1-EXT-12"),
         (Sequence, "tables"): ("V1-GRP-4", "V1-SES-1"),
         (Sequence, "junction"): ("V1-GRP-16",),
+        (Sequence, "grown_from"): ("V1-GRP-17",),
         (BlockPool, "size"): ("V1-KV-18",),
         (BlockPool, "free"): ("V1-KV-8", "V1-GRP-11"),
         (BlockPool, "references"): ("V1-KV-2",),
