@@ -88,6 +88,7 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
         return None if config.behaviour.passes_over_unencoded else "V1-ENC-8"
     pool, last = draft.pool, groups.last_states(draft.state, found.further_hits)
     if any(pool.content_key(block) in draft.states for block in last):
+        draft.encoder.give_back(row)
         return "V1-GRP-15"
     end = int(slots_end(computed + new, config.num_lookahead_tokens, config.max_model_len))
     lacking = _lacking(draft, found, end, pool.free)

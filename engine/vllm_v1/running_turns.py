@@ -110,11 +110,12 @@ def plan_turns(draft: Draft) -> None:
             new = groups.chunk(state, row, span, tokens, row.junction)
             if not new:  # the budget holds no whole block for a state
                 continue
-            draft.give_back(row, computed)
         encodings = draft.encoder.want(row, computed, new)
         new = encodings.tokens
         if not new:
             continue
+        if state.groups:
+            draft.give_back(row, computed)
         tables, lacking = draft.tables.get(row, row.tables), 0
         wanted = lacking_blocks(state, len(row.blocks), computed, new)
         if state.groups:

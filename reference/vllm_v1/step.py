@@ -271,11 +271,12 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
         return _not_encoded(ctx, plan, row)
     new = encodings.tokens
     demand = evolve(demand, new=new)
+    refusal = None if _fits(ctx, plan, row, demand) else "V1-KV-1"
     if groups.reads_fresh_state(ctx, plan.state.pool, demand.further_hits, plan.states):
-        return evolve(plan, refusal="V1-GRP-15")
-    if not _fits(ctx, plan, row, demand):
+        refusal = "V1-GRP-15"
+    if refusal is not None:
         state = encoder_cache.given_back(ctx, plan.state, row.id)
-        return evolve(plan, state=state, refusal="V1-KV-1")
+        return evolve(plan, state=state, refusal=refusal)
     plan = transitions.admit(ctx, plan, row, demand, max(computed + new - row.tokens, 0))
     return transitions.encode(ctx, plan, row, encodings)
 

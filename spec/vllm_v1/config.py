@@ -495,8 +495,6 @@ def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
         raise WorkloadError("encoder_spans", spans, "none under release 0.11.2")
     if config.connector is not Connector.NONE:
         raise WorkloadError("encoder_spans", spans, "none with a connector")
-    if config.kv_groups is not None:
-        raise WorkloadError("encoder_spans", spans, "none with kv_groups")
     if config.steps_in_flight > 1:
         raise WorkloadError("encoder_spans", spans, "none with several steps in flight")
     longest = max(span.content.tokens for span in request.encoder_spans)

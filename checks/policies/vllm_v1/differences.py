@@ -419,6 +419,16 @@ EXPECTED_VIOLATIONS = (
         ),
     ),
     ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "an image or audio that is not to be split, and at which a chunk stops that ends with a"
+        " state, is never computed",
+        lambda config: (
+            config.behaviour.keeps_whole
+            and config.disable_chunked_mm_input
+            and any(group.is_mamba for group in config.groups)
+        ),
+    ),
+    ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),
         "a request that the pool can never hold waits for ever, and all behind it",
         lambda config: config.oversized is Oversized.QUEUED,

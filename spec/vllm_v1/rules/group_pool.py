@@ -24,6 +24,7 @@ from spec.vllm_v1.rules.group_counting import (
 from spec.vllm_v1.rules.groups import finds_in_groups
 from spec.vllm_v1.rules.order import in_turn
 from spec.vllm_v1.rules.registry import by_id, code, has_groups, holders, of_step, witness
+from spec.vllm_v1.rules.spans import lacks_encoding
 
 _COORDINATOR = code("KV cache coordinator")
 _FIRST = 0  # the number of the group with full attention
@@ -240,32 +241,42 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     prompts are reserved, also those of all its tokens, in a group with a window those that it holds
     at one time.
     """
-    # Judged for the first of the queue when all is decided. One that could begin with a state of
-    # the step, or whose chunk ends before a block, has another reason (V1-GRP-15, V1-GRP-14).
+    # Judged for the first of the queue when all is decided that does not lack an encoding. One that
+    # could begin with a state of the step, or whose chunk ends before a block, has another reason
+    # (V1-GRP-15, V1-GRP-14). What the encoder cuts needs no more blocks than the whole.
     if step.preempted or step.budget_left == 0:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
     queue = in_turn(ctx, step.planned.queued)
-    row = next((row for row in queue if row.id not in step.before.held_back), None)
-    if row is None:
+    for row in (row for row in queue if row.id not in step.before.held_back):
+        lacks = lacks_encoding(ctx, step, row)
+        if lacks == {True} and ctx.config.behaviour.passes_over_unencoded:
+            continue
+        needed = None if True in lacks else _needed(ctx, step, row)
+        free = len(step.planned.pool.free)
+        if needed is not None and needed <= free:
+            yield f"{row.id} waits, it lacks {needed} blocks, {free} are free"
         return
+
+
+def _needed(ctx: Context, step: Step, row: Sequence) -> int | None:
+    """Free blocks that a request at the head of the queue needs; None if it waits for no block."""
     hits = _hits(ctx, step, row)
     computed = len(hits[_FIRST]) * ctx.config.block_size
     behind = row.tokens - computed
     given = share(ctx, step, behind, step.budget_left)
     if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
-        return
+        return None
     given = len(up_to_a_state(ctx, row, range(computed, computed + given)))
     if not given or _ends_with_a_fresh_state(ctx, step, hits):
-        return
+        return None
     pool = step.planned.pool
     revived = sum(block not in pool.references for block in held_blocks((*chain(*hits),)))
     needed = revived + _lacking(ctx, hits, computed + given, ever=False)
     if ctx.config.reserve_full_prompt:
         needed = max(needed, revived + _lacking(ctx, hits, row.tokens, ever=True))
-    if needed <= len(pool.free):
-        yield f"{row.id} waits, it lacks {needed} blocks, {len(pool.free)} are free"
+    return needed
 
 
 def _hits(ctx: Context, step: Step, row: Sequence) -> list[tuple[int, ...]]:
