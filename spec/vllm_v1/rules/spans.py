@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from itertools import takewhile
 
-from attrs import evolve
-
 from spec.core.requests import Content, Span
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, EncoderCache, Sequence, Step
@@ -96,8 +94,7 @@ def _ends(ctx: Context, row: Sequence, positions: range, cached: int) -> set[int
     `cached`: tokens of the first group; where the others have less of them a state is kept.
     """
     junctions = range(0, cached + 1, ctx.config.block_size)
-    rows = (evolve(row, junction=junction) for junction in junctions)
-    return {up_to_a_state(ctx, each, positions).stop for each in rows}
+    return {up_to_a_state(ctx, row, positions, junction).stop for junction in junctions}
 
 
 def _cached(ctx: Context, step: Step, row: Sequence) -> int:
