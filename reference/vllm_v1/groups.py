@@ -64,7 +64,7 @@ def _cached(
     ctx: Context, pool: BlockPool, sequence: Sequence, group: KvGroup, end: int
 ) -> tuple[int, ...] | None:
     """The group's cached blocks for a prefix of `end` tokens; None if it lacks one."""
-    unread = 0 if group.reach is None else int(unread_blocks(end, group.reach, group.block_size))
+    unread = _unread(group, end)
     table = [NULL_BLOCK] * unread
     for place in range(unread, end // group.block_size):
         key = group_key(ctx.keys, sequence.id, group, place)
@@ -77,17 +77,14 @@ def _cached(
 # --- blocks ---------------------------------------------------------------------------------------
 
 
-def missing(
-    ctx: Context, sequence: Sequence, hits: Tables, end: int, *, ever: bool = False
-) -> list[int]:
-    """Blocks that each table lacks, with its hits, for slots of the first `end` positions.
+def missing(ctx: Context, tables: Tables, end: int, *, ever: bool = False) -> list[int]:
+    """Blocks that each of these tables lacks for slots of the first `end` positions.
 
-    `ever`: of those that it holds at one time until it has computed all of them.
+    `ever`: of those that a request holds at one time until it has computed all of them.
     """
-    held = (len(table) for _, table in with_hits(ctx, sequence, hits))
     return [
-        _lacking(ctx, group, end, count, ever=ever)
-        for group, count in zip(ctx.config.groups, held, strict=True)
+        _lacking(ctx, group, end, len(table), ever=ever)
+        for group, table in zip(ctx.config.groups, tables, strict=True)
     ]
 
 
@@ -101,34 +98,48 @@ def _lacking(ctx: Context, group: KvGroup, end: int, held: int, *, ever: bool) -
     return max(places - held, 0)
 
 
-def with_hits(
-    ctx: Context, sequence: Sequence, hits: Tables
-) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
-    """The request's block table in each group, with the hits at its end."""
-    found = hits or ((),) * len(ctx.config.groups)
-    for (group, table), more in zip(tables_of(ctx, sequence), found, strict=True):
-        yield group, (*table, *more)
+def with_hits(ctx: Context, sequence: Sequence, hits: Tables, computed: int) -> Tables:
+    """The request's block table in each group; one that begins takes its hits.
+
+    Not those of which the token behind its `computed` tokens, brought ones included, reads nothing.
+    """
+    if sequence.tables or not ctx.config.groups:
+        return sequence.tables
+    tables = []
+    for group, found in zip(ctx.config.groups, hits or ((),) * len(ctx.config.groups), strict=True):
+        unread = _unread(group, computed)
+        tables.append((*(NULL_BLOCK,) * unread, *found[unread:]))
+    return tuple(tables)
 
 
-def revived(pool: BlockPool, hits: Tables) -> int:
-    """Blocks of these that no request holds."""
-    return sum(block not in pool.references for block in real(hits))
+def _unread(group: KvGroup, computed: int) -> int:
+    """Leading blocks of which the token behind the `computed` ones reads nothing."""
+    return 0 if group.reach is None else int(unread_blocks(computed, group.reach, group.block_size))
+
+
+def revived(ctx: Context, pool: BlockPool, hits: Tables, computed: int) -> int:
+    """Blocks of these hits that no request holds; a state counts also if it is not taken."""
+    counted = (
+        found if group.is_mamba else found[_unread(group, computed) :]
+        for group, found in zip(ctx.config.groups, hits, strict=False)
+    )
+    return sum(block not in pool.references for block in real(counted))
 
 
 def allocated(
-    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, end: int
+    ctx: Context, pool: BlockPool, tables: Tables, end: int
 ) -> tuple[BlockPool, Tables]:
-    """The tables with their hits and new blocks for the first `end` positions.
+    """The tables with new blocks for the first `end` positions.
 
     Of a group of states only the last place gets one.
     """
-    tables = []
-    for group, table in with_hits(ctx, sequence, hits):
+    grown = []
+    for group, table in zip(ctx.config.groups, tables, strict=True):
         count = _lacking(ctx, group, end, len(table), ever=False)
         pool, blocks = allocate(pool, count)
         skipped = max(int(cdiv(end, group.block_size)) - len(table) - count, 0)
-        tables.append((*table, *(NULL_BLOCK,) * skipped, *blocks))
-    return pool, tuple(tables)
+        grown.append((*table, *(NULL_BLOCK,) * skipped, *blocks))
+    return pool, tuple(grown)
 
 
 def cached(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int) -> BlockPool:
@@ -157,17 +168,17 @@ def freed(pool: BlockPool, tables: Tables) -> BlockPool:
 
 
 def without_unread(
-    ctx: Context, pool: BlockPool, sequence: Sequence
+    ctx: Context, pool: BlockPool, sequence: Sequence, computed: int
 ) -> tuple[BlockPool, Sequence, list[tuple[int, tuple[int, ...]]]]:
-    """Give back the blocks of which neither the next token reads anything nor a later one.
+    """Give back the blocks of which the token behind the `computed` ones reads nothing.
 
-    With the number of each group and its blocks.
+    No later one does, either. With the number of each group and its blocks.
     """
+    if not sequence.tables:
+        return pool, sequence, []
     tables, given = [], list[tuple[int, tuple[int, ...]]]()
     for group, table in tables_of(ctx, sequence):
-        count = 0
-        if group.reach is not None:
-            count = int(unread_blocks(sequence.computed, group.reach, group.block_size))
+        count = _unread(group, computed)
         unread = real((table[:count],))
         if unread:
             given.append((group.number, unread))

@@ -49,13 +49,19 @@ MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
 """The values of keys beside which a step in flight is modelled."""
 MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
-    "connector": (Connector.NONE,),
     "num_speculative_tokens": (0,),
     "num_lookahead_tokens": (0,),
     "steps_in_flight": (0,),
     "pooling": (False,),
 }
 """The values of keys beside which several groups of layers are modelled."""
+MODELLED_WITH_CONNECTED_GROUPS: Mapping[str, tuple[Any, ...]] = {
+    "num_speculative_tokens": (0,),
+    "num_lookahead_tokens": (0,),
+    "steps_in_flight": (0,),
+    "sends": (False,),
+}
+"""The values of keys beside which several groups of layers are modelled with a connector."""
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -174,8 +180,19 @@ class VllmV1Config(PolicyConfig):
         for name in ("prefix_caching", "chunked_prefill") if has_states else ():
             if not getattr(self, name):
                 raise ConfigError(name, False, "true where a group is mamba")
+        if self.kv_groups is not None and self.connector is not Connector.NONE:
+            self._refuse_unmodelled_beside_connected_groups(has_states)
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
+
+    def _refuse_unmodelled_beside_connected_groups(self, has_states: bool) -> None:
+        if has_states and self.connector is Connector.SYNC:
+            # The releases count a block less than they take, and may end with too few.
+            raise ConfigError("connector", self.connector, "none or async where a group is mamba")
+        for name, values in MODELLED_WITH_CONNECTED_GROUPS.items():
+            if (value := getattr(self, name)) not in values:
+                allowed = ", ".join(map(str, values))
+                raise ConfigError(name, value, f"{allowed} with a connector and kv_groups")
 
     def derived(self) -> dict[str, Any]:
         """Default values of keys that need not be configured."""
@@ -260,6 +277,16 @@ class VllmV1Config(PolicyConfig):
         return self.steps_in_flight > 0 and self.connector is not Connector.NONE
 
     @property
+    def leaves_one_token(self) -> bool:
+        """A connector brings all tokens of a request but one, which is computed.
+
+        It does within a step; and where groups have states, of which the last one is not behind
+        that token.
+        """
+        has_states = any(group.is_mamba for group in self.groups)
+        return self.connector is Connector.SYNC or has_states
+
+    @property
     def reserved_draft_slots(self) -> int:
         """Slots for its next step with drafts that a load leaves to a request, and to itself."""
         drafts = self.num_speculative_tokens
@@ -275,7 +302,10 @@ def is_modelled_in_flight(config: VllmV1Config) -> bool:
 
 def is_modelled_with_groups(config: VllmV1Config) -> bool:
     """True if several groups of layers are modelled beside the other keys."""
-    return all(getattr(config, name) in values for name, values in MODELLED_WITH_GROUPS.items())
+    modelled = {**MODELLED_WITH_GROUPS}
+    if config.connector is not Connector.NONE:
+        modelled |= MODELLED_WITH_CONNECTED_GROUPS
+    return all(getattr(config, name) in values for name, values in modelled.items())
 
 
 # --- the budget -----------------------------------------------------------------------------
@@ -435,6 +465,8 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         refuse_too_long(request, config, (*served, "continued_by"))
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")
+    if request.external_if_lost and config.kv_groups is not None:
+        raise WorkloadError("external_if_lost", request.external_if_lost, "0 with kv_groups")
     if request.right_drafts is not None and not config.num_speculative_tokens:
         allowed = "no such key where num_speculative_tokens is 0"
         raise WorkloadError("right_drafts", request.right_drafts, allowed)

@@ -296,13 +296,16 @@ def may_be_brought(ctx: Context, request_id: str) -> bool:
 
 
 def offered(ctx: Context, state: State, row: Sequence) -> int:
-    """Tokens that the connector has of a request; within a step the last one is computed."""
+    """Tokens that the connector has of a request; within a step, or where its state is needed, the
+    last one is computed.
+    """
     if ctx.config.connector is Connector.NONE or row.id in state.lost:
         return 0
     if not may_be_brought(ctx, row.id):
         return 0
-    most = row.tokens - (ctx.config.connector is Connector.SYNC)
-    return min(ctx.external.get(row.id, 0), most)
+    has_states = any(group.is_mamba for group in ctx.config.groups)
+    leaves_one = has_states or ctx.config.connector is Connector.SYNC
+    return min(ctx.external.get(row.id, 0), row.tokens - leaves_one)
 
 
 def steps_over(config: VllmV1Config) -> bool:

@@ -6,17 +6,22 @@ Source: vLLM 0.28.0, KV cache coordinator.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from attrs import define, field
 
 from spec.core.records import Event
 from spec.core.requests import BlockKey
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup, group_key
 from spec.vllm_v1.records import Context, Sequence, Step
-from spec.vllm_v1.rules.counting import blocks_to_find, share, token_limit, up_to_a_state
+from spec.vllm_v1.rules.counting import blocks_to_find, offered, share, up_to_a_state
 from spec.vllm_v1.rules.group_counting import (
+    first_read,
     held_blocks,
+    lacking_at_once,
+    lacking_at_one_time,
     places_of,
     read_before,
     tables_by_group,
@@ -36,7 +41,7 @@ class _Replay:
 
     `free`: the free list. `tables`: blocks by request and group, the null block where there is
     none. `keys`: the contents of blocks. `found`: the blocks of each content, the oldest first.
-    `given`: blocks that were handed out for tokens that the next event names. `wrong`: blocks that
+    `given`: by group, blocks for tokens that the next event names. `wrong`: blocks that
     were handed out in another order, and cached ones that were taken in another.
     """
 
@@ -67,16 +72,28 @@ class _Replay:
             case "hit_in_group":
                 self._take(event.id, event.before, event.after)
             case "allocate":
-                self._hand_out(_FIRST, event.after)
+                self.given[_FIRST] = event.after
             case "allocate_in_group":
-                self._hand_out(event.before, event.after)
+                self.given[event.before] = event.after
             case "catch_up" | "admit":
-                self._compute(event.id, event.before + event.after)
+                brought = event.before if event.id in self.step.external else 0
+                self._hand_out(event.id, event.before + event.after, brought)
+                self._let_find(event.id, event.before + event.after)
+            case "load":
+                loaded = by_id(self.step.planned.present)[event.id].computed
+                self._hand_out(event.id, loaded, loaded)
+            case "promote":
+                self._let_find(event.id, by_id(self.step.before.present)[event.id].computed)
             case "give_back":
                 self._give_back(event.id, event.before, event.after)
-            case "preempt" | "finish" | "leave":
-                for table in self.tables.pop(event.id, []):
-                    self._release(held_blocks((*table,)))
+            case "preempt":
+                self._release_all(event.id)
+            case "finish":
+                row = by_id(self.step.planned.present)[event.id]
+                self._leave(row, row.computed + self.step.scheduled.get(row.id, 0))
+            case "leave":
+                row = by_id(self.step.planned.present)[event.id]
+                self._leave(row, row.computed)
 
     def _of(self, owner: str) -> list[list[int]]:
         return self.tables.setdefault(owner, [[] for _ in self.ctx.config.all_groups])
@@ -102,31 +119,39 @@ class _Replay:
             return self.ctx.keys.of(owner, place + 1)[-1]
         return group_key(self.ctx.keys, owner, group, place)
 
-    def _hand_out(self, number: int, blocks: tuple[int, ...]) -> None:
+    def _hand_out(self, owner: str, end: int, brought: int) -> None:
+        """New blocks stand where the tokens up to `end` lie.
+
+        In all groups those of the `brought` tokens are handed out first.
+        """
+        placed = list[tuple[bool, int, int]]()
+        for group in self.ctx.config.all_groups:
+            table, new = self._of(owner)[group.number], self.given.pop(group.number, ())
+            places = -(-end // group.block_size) if new else 0
+            for place, block in enumerate(new, start=places - len(new)):
+                placed.append((place * group.block_size >= brought, group.number, block))
+            table += [NULL_BLOCK] * (places - len(table) - len(new)) + [*new]
+        blocks = [block for _, _, block in sorted(placed, key=lambda entry: entry[:2])]
         following = self.free[: len(blocks)]
-        if following != [*blocks]:
-            self.wrong.append(f"handed out {list(blocks)}, next were {following}")
+        if following != blocks:
+            self.wrong.append(f"handed out {blocks}, next were {following}")
         del self.free[: len(blocks)]
         for block in blocks:
             key = self.keys.pop(block, None)
             if key is not None:
                 self.found[key].remove(block)
-        self.given[number] = blocks
         self.holders.update(blocks)
 
-    def _compute(self, owner: str, end: int) -> None:
-        """New blocks stand where the last tokens lie; what they make whole can be found."""
+    def _let_find(self, owner: str, end: int) -> None:
+        """What the tokens up to `end` make whole can be found."""
         tokens = min(end, by_id(self.step.before.present)[owner].tokens)
         alignment = self.ctx.config.hit_alignment
         whole = tokens // alignment * alignment
         for group in self.ctx.config.all_groups:
-            table, new = self._of(owner)[group.number], self.given.pop(group.number, ())
-            places = -(-end // group.block_size) if new else 0
-            table += [NULL_BLOCK] * (places - len(table) - len(new)) + [*new]
             for place in range(whole // group.block_size):
-                self._let_find(owner, group, place)
+                self._let_find_block(owner, group, place)
 
-    def _let_find(self, owner: str, group: KvGroup, place: int) -> None:
+    def _let_find_block(self, owner: str, group: KvGroup, place: int) -> None:
         block = self._of(owner)[group.number][place]
         is_new = block != NULL_BLOCK and block not in self.keys
         if self.ctx.config.prefix_caching and is_new and may_be_hit(self.ctx, group, place):
@@ -138,6 +163,24 @@ class _Replay:
         given = [block for block in table if block in blocks]
         table[:] = [NULL_BLOCK if block in blocks else block for block in table]
         self._release((*given,))
+
+    def _leave(self, row: Sequence, computed: int) -> None:
+        """A request gives its blocks back, unless a load writes to them.
+
+        With a connector those first that the token behind the `computed` ones does not read.
+        """
+        if row.id in by_id(self.step.after.draining):
+            return
+        if self.ctx.config.connector is not Connector.NONE:
+            for group in self.ctx.config.groups:
+                table = self._of(row.id)[group.number]
+                unread = table[: first_read(group, computed)]
+                self._give_back(row.id, group.number, held_blocks((*unread,)))
+        self._release_all(row.id)
+
+    def _release_all(self, owner: str) -> None:
+        for table in self.tables.pop(owner, []):
+            self._release(held_blocks((*table,)))
 
     def _release(self, blocks: tuple[int, ...]) -> None:
         """From the last on; those without content go to the front of the free list."""
@@ -234,7 +277,12 @@ def _until_computed(events: Iterable[Event]) -> Iterator[Event]:
             return
 
 
-@of_step("V1-GRP-13", _COORDINATOR, applies=has_groups)
+def _judgeable(config: VllmV1Config) -> bool:
+    # How much an asynchronous load must leave to others is judged by V1-EXT-5.
+    return has_groups(config) and config.connector is not Connector.ASYNC
+
+
+@of_step("V1-GRP-13", _COORDINATOR, applies=_judgeable)
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     """A request waits for blocks only if more are lacking in all groups together than are free; if
@@ -263,7 +311,7 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
 def _needed(ctx: Context, step: Step, row: Sequence) -> int | None:
     """Free blocks that a request at the head of the queue needs; None if it waits for no block."""
     hits = _hits(ctx, step, row)
-    computed = len(hits[_FIRST]) * ctx.config.block_size
+    computed = max(len(hits[_FIRST]) * ctx.config.block_size, offered(ctx, step.planned, row))
     behind = row.tokens - computed
     given = share(ctx, step, behind, step.budget_left)
     if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
@@ -271,12 +319,19 @@ def _needed(ctx: Context, step: Step, row: Sequence) -> int | None:
     given = len(up_to_a_state(ctx, row, range(computed, computed + given)))
     if not given or _ends_with_a_fresh_state(ctx, step, hits):
         return None
-    pool = step.planned.pool
-    revived = sum(block not in pool.references for block in held_blocks((*chain(*hits),)))
-    needed = revived + _lacking(ctx, hits, computed + given, ever=False)
+    pool, groups = step.planned.pool, ctx.config.all_groups
+    tables = [*map(partial(_read_from, computed), groups, hits)]
+    revived = sum(block not in pool.references for block in held_blocks((*chain(*tables),)))
+    needed = lacking_at_once(ctx, tables, computed + given)
     if ctx.config.reserve_full_prompt:
-        needed = max(needed, revived + _lacking(ctx, hits, row.tokens, ever=True))
-    return needed
+        needed = max(needed, lacking_at_one_time(ctx, tables, row.tokens))
+    return needed + revived
+
+
+def _read_from(computed: int, group: KvGroup, found: tuple[int, ...]) -> tuple[int, ...]:
+    """A newcomer's table, without the blocks that the token behind the `computed` does not read."""
+    first = first_read(group, computed) if group.reach is not None else 0
+    return (*(NULL_BLOCK,) * first, *found[first:])
 
 
 def _hits(ctx: Context, step: Step, row: Sequence) -> list[tuple[int, ...]]:
@@ -299,23 +354,6 @@ def _hits(ctx: Context, step: Step, row: Sequence) -> list[tuple[int, ...]]:
         if all(-1 not in table for table in tables):
             return tables
     return [() for _ in ctx.config.all_groups]
-
-
-def _lacking(ctx: Context, hits: list[tuple[int, ...]], end: int, *, ever: bool) -> int:
-    """Blocks that a newcomer lacks in all groups together for the tokens up to `end`.
-
-    `ever`: at one time. In a group with a window: for the window and a whole step, and one block
-    more where these do not begin with a block.
-    """
-    lacking = 0
-    for group, found in zip(ctx.config.all_groups, hits, strict=True):
-        places = len(range(0, end, group.block_size))
-        if ever and group.reach is not None:
-            tokens = min(group.reach - 1 + token_limit(ctx.config), ctx.config.max_model_len)
-            places = min(places, len(range(0, tokens, group.block_size)) + 1)
-        count = max(places - len(found), 0)
-        lacking += min(count, 1) if group.is_mamba else count
-    return lacking
 
 
 def _ends_with_a_fresh_state(ctx: Context, step: Step, hits: list[tuple[int, ...]]) -> bool:
