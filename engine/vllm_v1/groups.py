@@ -69,7 +69,7 @@ def _hit(
 ) -> Blocks | None:
     """The group's cached blocks for this prefix, from the last on; None if it lacks one."""
     size = group.block_size
-    unread = 0 if group.reach is None else int(unread_blocks(end, group.reach, size))
+    unread = _unread(group, end)
     found = []
     for place in range(end // size - 1, unread - 1, -1):
         block = pool.lookup(key_at(row, state, group, place))
@@ -104,26 +104,55 @@ def _lacking(state: SchedulerState, group: KvGroup, held: int, end: int, *, ever
     return max(places - held, 0)
 
 
-def allocated(
-    state: SchedulerState, pool: PoolDraft, held: Tables, hits: Tables, end: int
-) -> GroupBlocks:
-    """The tables with their hits and the next free blocks for the first `end` positions."""
+def with_hits(state: SchedulerState, hits: Tables, computed: int) -> Tables:
+    """The tables of a request that begins with its hits and has `computed` tokens then.
+
+    Without the hits of which the token behind these reads nothing.
+    """
+    tables = []
+    for group, found in zip(state.groups, hits, strict=True):
+        count = _unread(group, computed)
+        tables.append((NULL_BLOCK,) * count + found[count:])
+    return tuple(tables)
+
+
+def _unread(group: KvGroup, computed: int) -> int:
+    reach, size = group.reach, group.block_size
+    return 0 if reach is None else int(unread_blocks(computed, reach, size))
+
+
+def revived(state: SchedulerState, pool: PoolDraft, hits: Tables, computed: int) -> int:
+    """Blocks of these hits that no request holds; a state counts also if it is not taken."""
+    count = 0
+    for group, found in zip(state.groups, hits, strict=True):
+        taken = real(found if group.is_mamba else found[_unread(group, computed) :])
+        count += sum(pool.references(block) == 0 for block in taken)
+    return count
+
+
+def taken(tables: Tables, hits: Tables) -> GroupBlocks:
+    """The tables that begin with these hits, before blocks are handed out."""
+    found = (real(table[: len(hit)]) for table, hit in zip(tables, hits, strict=True))
+    return GroupBlocks(tuple(found), ((),) * len(tables), tables)
+
+
+def allocated(state: SchedulerState, pool: PoolDraft, held: GroupBlocks, end: int) -> GroupBlocks:
+    """The tables with the next free blocks for the first `end` positions."""
     fresh, tables = [], []
-    for group, table, found in zip(state.groups, held, hits, strict=True):
-        count = _lacking(state, group, len(table) + len(found), end, ever=False)
+    for group, table, given in zip(state.groups, held.tables, held.fresh, strict=True):
+        count = _lacking(state, group, len(table), end, ever=False)
         blocks = pool.allocate(count) if count else ()
-        gap = int(cdiv(end, group.block_size)) - len(table) - len(found) - count
-        fresh.append(blocks)
-        tables.append(table + found + (NULL_BLOCK,) * gap + blocks)
-    return GroupBlocks(hits, tuple(fresh), tuple(tables))
+        gap = int(cdiv(end, group.block_size)) - len(table) - count
+        fresh.append(given + blocks)
+        tables.append(table + (NULL_BLOCK,) * gap + blocks)
+    return GroupBlocks(held.hits, tuple(fresh), tuple(tables), held.junction)
 
 
 def unread(state: SchedulerState, tables: Tables, computed: int) -> tuple[Tables, list[Blocks]]:
     """The tables without the blocks that are read no more; and these blocks, by group."""
     kept, given = [], []
     for group, table in zip(state.groups, tables, strict=True):
-        reach, size = group.reach, group.block_size
-        count = 0 if reach is None else int(unread_blocks(computed, reach, size))
+        count = _unread(group, computed)
         given.append(real(table[:count]))
         kept.append((NULL_BLOCK,) * len(table[:count]) + table[count:])
     return tuple(kept), given

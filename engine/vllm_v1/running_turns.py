@@ -130,8 +130,8 @@ def plan_turns(draft: Draft) -> None:
             return
         fresh, further = draft.pool.allocate(wanted) if wanted else (), None
         if state.groups:
-            no_hits, end = groups.empty(state), computed + new
-            further = groups.allocated(state, draft.pool, tables, no_hits, end)
+            held = groups.taken(tables, groups.empty(state))
+            further = groups.allocated(state, draft.pool, held, computed + new)
         draft.encoder.encode(row, encodings)
         own = (row, tokens, computed, new, row.blocks, fresh)
         encoded, awaited = encodings.new, row.placeholders

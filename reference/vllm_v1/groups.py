@@ -126,9 +126,7 @@ def revived(ctx: Context, pool: BlockPool, hits: Tables, computed: int) -> int:
     return sum(block not in pool.references for block in real(counted))
 
 
-def allocated(
-    ctx: Context, pool: BlockPool, tables: Tables, end: int
-) -> tuple[BlockPool, Tables]:
+def allocated(ctx: Context, pool: BlockPool, tables: Tables, end: int) -> tuple[BlockPool, Tables]:
     """The tables with new blocks for the first `end` positions.
 
     Of a group of states only the last place gets one.

@@ -39,7 +39,7 @@ class Plan:
     `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
     request. `encoder_budget`: what is left of the tokens to encode. `encoded`: the spans to encode,
     by request. `evicted`: contents that made room for them. `states`: keys of the states that its
-    chunks leave. `refusal`: the rule that ended the walk over the queues.
+    chunks leave, or that have been loaded. `refusal`: the rule that ended the walk over the queues.
     """
 
     state: State
@@ -368,9 +368,7 @@ def give_back_unread(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan
     # guard
     require(sequence in plan.state.running, "give_back_unread", "V1-OUT-1")
     # effect
-    pool, row, given = groups.without_unread(
-        ctx, plan.state.pool, sequence, sequence.computed
-    )
+    pool, row, given = groups.without_unread(ctx, plan.state.pool, sequence, sequence.computed)
     if not given:
         return plan, sequence
     state = evolve(plan.state, pool=pool, running=replaced(plan.state.running, row))
@@ -444,16 +442,18 @@ def promote(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequenc
     # guard
     require(sequence.load in (Load.LOADED, Load.FAILED), "promote", "V1-EXT-1")
     # effect
-    pool = plan.state.pool
+    pool, states = plan.state.pool, plan.states
     ready = evolve(sequence, load=Load.NONE)
     if ready.computed:
         pool = kv_cache.cache_blocks(ctx, pool, ready, ready.computed)
+        states |= groups.fresh_states(ctx, plan.state.pool, pool, ready)
         ready = evolve(ready, computed=min(ready.computed, ready.tokens - 1))
     else:
         pool = kv_cache.free_tables(ctx, pool, ready)
         ready = evolve(ready, blocks=(), tables=(), junction=0)
     state = evolve(plan.state, pool=pool, skipped=replaced(plan.state.skipped, ready))
-    return evolve(plan, state=state).with_events(Event("promote", ready.id, "V1-EXT-3")), ready
+    promoted = evolve(plan, state=state, states=states)
+    return promoted.with_events(Event("promote", ready.id, "V1-EXT-3")), ready
 
 
 def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
@@ -698,7 +698,9 @@ def finish(ctx: Context, state: State, request_id: str, beyond: int = 0) -> Move
     if ctx.config.behaviour.trims_at_end and row in state.running:
         row = evolve(row, computed=row.computed - beyond)
     turn = ctx.requests[request_id].continued_by
-    left = _left(ctx, state, row, row.computed) if turn is None else _kept_for(ctx, state, row, turn)
+    left = (
+        _left(ctx, state, row, row.computed) if turn is None else _kept_for(ctx, state, row, turn)
+    )
     finished = evolve(left, finished=state.finished | {request_id})
     return finished, (Event("finish", request_id, "V1-LIF-4"),)
 

@@ -98,6 +98,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
     config = _with_groups(choices, config, requests, pinned)
+    if config.kv_groups is not None:  # lost loads, and what is sent, are not modelled beside them
+        for load in external.values():
+            load |= {"fails": False}
+            load.pop("if_lost", None)
     config, requests = with_encoder_spans(choices, config, requests, pinned)
     if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
         requests = _with_sessions(choices, swarm, plain, requests)
@@ -314,6 +318,7 @@ def _with_groups(
     if not (is_drawn and is_modelled_with_groups(config)):
         return config
     may_have_states = config.prefix_caching and config.chunked_prefill
+    may_have_states = may_have_states and config.connector is not Connector.SYNC
     has_states = choices.chance(0.7) and may_have_states
     windows = [
         f"sliding {choices.between(2, 3 * config.block_size + 1)}"

@@ -117,9 +117,9 @@ def group_tables_grow_at_their_ends(ctx: Context, step: Step) -> Iterator[str]:
     was, after = by_id(holders(step.before)), by_id(holders(step.after))
     running = by_id(step.planned.running)
     for row in holders(step.planned):
-        has_tables = (row.id in running or row.load is not Load.NONE) and ctx.config.groups
-        has_tables = has_tables or (row.blocks and row.id not in step.preempted)
-        due = (*_due_tables(ctx, step, was.get(row.id), row),) if has_tables else ()
+        has_blocks = row.id in running or bool(row.blocks)
+        is_due = has_blocks and has_groups(ctx.config)
+        due = (*_due_tables(ctx, step, was.get(row.id), row),) if is_due else ()
         if row.tables != due:
             yield f"{row.id} has {row.tables}, expected {due}"
         if row.id in after and after[row.id].tables != row.tables:
@@ -198,8 +198,8 @@ def _wrong_hits(ctx: Context, step: Step, row: Sequence, taken: int) -> list[int
     What a connector brings may leave a token to compute that reads none of them.
     """
     keys = step.planned.pool.keys
-    first = zip(row.blocks, ctx.keys.of(row.id, taken // ctx.config.block_size), strict=False)
-    wrong = [block for block, key in first if keys.get(block) != key]
+    own = zip(row.blocks, ctx.keys.of(row.id, taken // ctx.config.block_size), strict=False)
+    wrong = [block for block, key in own if keys.get(block) != key]
     for group, table in _further(ctx, row) if taken else ():
         first = places_of(group, read_before(group, row.computed)).start
         for place in places_of(group, read_before(group, taken)):
@@ -368,9 +368,9 @@ def states_are_read_a_step_later(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-GRP-16", code("shared_prefix_boundary"))
 @witness(lambda _, step: any(row.junction for row in step.planned.running))
 def junctions_are_where_groups_part(ctx: Context, step: Step) -> Iterator[str]:
-    """A request with blocks remembers where the prefix ended that the first group had cached when it
-    began, if the others had less of it; one without remembers nothing, nor does any where no group
-    has states.
+    """A request with blocks remembers where the prefix ended that the first group had cached when
+    it began, if the others had less of it; one without remembers nothing, nor does any where no
+    group has states.
     """
     # What the first group had is between what is there throughout and what is there at any time.
     before = by_id(row for row in holders(step.before) if row.blocks)
