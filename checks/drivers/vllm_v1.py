@@ -35,6 +35,7 @@ from vllm_sessions import Sessions, is_awaited
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import SupportsHMA
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.pooling_params import PoolingParams
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
@@ -138,7 +139,7 @@ def further_groups(text: str | None, block_size: int) -> list[Any]:
     return specs
 
 
-class ScriptedConnector:
+class ScriptedConnector(SupportsHMA):  # type: ignore[misc]
     """Replaces the scheduler's KV connector; the script says which tokens it has and loses.
 
     `loads`: for each request with a load, the locally cached tokens and the loaded tokens.
@@ -153,6 +154,11 @@ class ScriptedConnector:
         self.has = {request["id"]: request.get("external", 0) for request in requests}
         self.came = {request["id"]: request.get("external_if_lost", 0) for request in requests}
         self.is_async = config["connector"] == "async"
+        # The state behind all tokens is of no use to the last one.
+        has_states = "mamba" in (config.get("kv_groups") or "")
+        self.left_to_compute = 0 if self.is_async and not has_states else 1
+        further = config.get("kv_groups")
+        self.groups = tuple(range(1 + (len(further.split(",")) if further else 0)))
         self.sends = self.requires_kv_delivery = config.get("sends", False)
         self.unanswered = {*self.has} if config.get("late_lookups", False) else set()
         self.lost: set[str] = set()
@@ -164,11 +170,14 @@ class ScriptedConnector:
         self.sending: set[str] = set()
 
     def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int | None, bool]:
-        """The number of tokens it has beyond the cached ones; a synchronous load leaves one."""
+        """The number of tokens it has beyond the cached ones; a synchronous load leaves one.
+
+        So does any where a group has states.
+        """
         request_id = request.request_id
         if request_id in self.unanswered:
             return None, False
-        most = request.num_tokens - (0 if self.is_async else 1)
+        most = request.num_tokens - self.left_to_compute
         has = 0 if request_id in self.lost else min(self.has[request_id], most)
         self.cached[request_id] = cached
         return max(has - cached, 0), self.is_async and has > cached
@@ -188,16 +197,18 @@ class ScriptedConnector:
         came = max(cached, min(self.came[request_id], cached + external - 1))
         return table[came // block_size : -(-(cached + external) // block_size)]
 
-    def request_finished(self, request: Any, blocks: list[int]) -> tuple[bool, None]:
+    def request_finished_all_groups(
+        self, request: Any, blocks: tuple[list[int], ...]
+    ) -> tuple[bool, None]:
         """Keep the computed blocks of a request that leaves, if they are to be sent."""
         self.left.append(request.request_id)
-        if self.sends and blocks:
+        if self.sends and blocks[0]:
             self.sending.add(request.request_id)
         return request.request_id in self.sending, None
 
     def get_loaded_kv_cache_group_ids(self, _request: Any) -> tuple[int, ...]:
-        """The cache groups that its loads fill: the only one."""
-        return (0,)
+        """The cache groups that its loads fill: all."""
+        return self.groups
 
     def ignore(self, *_: Any) -> None:
         """Ignore all other calls."""
@@ -627,7 +638,7 @@ class VllmV1(SchedulerDriver):
         budget = self.scheduler.max_num_scheduled_tokens
         return {
             "planned": self.planned,
-            **({"order": self.order} if self.order else {}),
+            **({"order": [*self.order]} if self.order else {}),  # what is given back later is not
             "scheduled": tokens,
             "drafts": {request_id: len(those) for request_id, those in drafts.items()},
             "admitted": [request_id for request_id in tokens if request_id in fresh],
@@ -738,11 +749,11 @@ class VllmV1(SchedulerDriver):
     def in_groups(self, request: Any) -> Json:
         """The request's block tables in the groups beside the first.
 
-        Where a state is to be kept for others matters only while it runs.
+        Where a state is to be kept for others matters only while it has blocks.
         """
         tables = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)[1:]
         has_states = self.scheduler.need_mamba_block_aligned_split
-        matters = has_states and request.status == RequestStatus.RUNNING
+        matters = has_states and any(tables)
         junction = request.shared_prefix_boundary if matters else 0
         grown_from = self.grown_from(request.request_id) if matters else 0
         return {

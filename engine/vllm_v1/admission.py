@@ -11,7 +11,7 @@ from itertools import chain
 from engine.core.blocks import PrefixHit
 from engine.vllm_v1 import groups
 from engine.vllm_v1.draft import Draft
-from engine.vllm_v1.plan import Admission, Blocks, LoadStart, Tables, Turn
+from engine.vllm_v1.plan import Admission, Blocks, GroupBlocks, LoadStart, Tables, Turn
 from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.state import SchedulerState
 from spec.core.blocks import missing_blocks
@@ -78,32 +78,58 @@ def _considered(draft: Draft, row: RequestState) -> str | None:
         draft.passed.append(row)
         return None
     span = range(computed, computed + new)
-    new = groups.chunk(draft.state, row, span, row.tokens, found.junction)
+    new = groups.chunk(draft.state, row, span, row.tokens, row.junction or found.junction)
     if not new:
         return "V1-GRP-14"
     encodings = draft.encoder.want(row, computed, new)
     new = encodings.tokens
     if not new:
         return None if config.behaviour.passes_over_unencoded else "V1-ENC-8"
-    pool, last = draft.pool, groups.last_states(draft.state, found.further_hits)
-    if any(pool.content_key(block) in draft.states for block in last):
-        return "V1-GRP-15"
     needed = groups.positions(draft.state, computed + new)
-    lacking = _lacking(draft, found, needed, pool.free)
-    if lacking is None:
+    lacking, refusal = _lacking(draft, found, needed, draft.pool.free), None
+    if _reads_fresh_state(draft, found):
+        refusal = "V1-GRP-15"
+    elif lacking is None:
+        refusal = "V1-KV-1"
+    if refusal is not None or lacking is None:
         draft.encoder.give_back(row)
-        return "V1-KV-1"
-    pool.acquire((*found.hits, *chain.from_iterable(map(groups.real, found.further_hits))))
-    fresh, further = pool.allocate(lacking), None
-    if draft.state.groups:
-        nothing = groups.empty(draft.state)
-        further = groups.allocated(draft.state, pool, nothing, found.further_hits, needed)
-        further.junction = found.junction
+        return refusal
+    fresh, further = _handed_out(draft, found, lacking, needed)
     draft.encoder.encode(row, encodings)
     own = (row, row.tokens, computed, new, found.held, fresh, found.hits, found.external)
     admission = Admission(*own, encoded=encodings.new, further=further)
     draft.admit(admission, found.registered)
     return None
+
+
+def _reads_fresh_state(draft: Draft, found: "_Found") -> bool:
+    """True if the hits end with a state that this step computes."""
+    last = groups.last_states(draft.state, found.further_hits)
+    return any(draft.pool.content_key(block) in draft.states for block in last)
+
+
+def _handed_out(
+    draft: Draft, found: "_Found", lacking: int, needed: groups.Positions
+) -> tuple[Blocks, GroupBlocks | None]:
+    """The request's new blocks; in groups of layers first those of what the connector brings.
+
+    `lacking`: blocks of the first group.
+    """
+    pool, state = draft.pool, draft.state
+    if not state.groups:
+        pool.acquire(found.hits)
+        return pool.allocate(lacking), None
+    further = groups.taken(found.tables, found.further_hits)
+    further.junction, further.grown_from = found.junction, found.row.grown_from
+    pool.acquire((*found.hits, *chain.from_iterable(further.hits)))
+    held = len(found.held) + len(found.hits)
+    fresh: Blocks = ()
+    brought = found.computed, found.computed
+    for positions in (brought, needed) if found.external else (needed,):
+        lacks = int(missing_blocks(positions[1], held + len(fresh), state.config.block_size))
+        fresh += pool.allocate(lacks)
+        further = groups.allocated(state, pool, further, positions)
+    return fresh, further
 
 
 def _padding(draft: Draft, computed: int, behind: int) -> int:
@@ -130,13 +156,15 @@ def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
     The blocks that prompts in progress still need stay free, since a loading request holds its
     blocks without progress (vLLM 0.28.0).
     """
+    if _reads_fresh_state(draft, found):
+        return "V1-GRP-15"
     needed = found.computed, found.computed  # without lookahead
     lacking = _lacking(draft, found, needed, draft.pool.free - _blocks_in_demand(draft))
     if lacking is None:
         return "V1-KV-1"
-    draft.pool.acquire(found.hits)
-    fresh = draft.pool.allocate(lacking)
-    draft.load(LoadStart(row, found.computed, found.external, found.held, found.hits, fresh))
+    fresh, further = _handed_out(draft, found, lacking, needed)
+    own = (row, found.computed, found.external, found.held, found.hits, fresh)
+    draft.load(LoadStart(*own, further))
     return None
 
 
@@ -147,7 +175,7 @@ def _blocks_in_demand(draft: Draft) -> int:
     """
     state = draft.state
     more = state.config.reserved_draft_slots
-    turns = (turn for turn in draft.turns.values() if _is_prompt(state, turn))
+    turns = [turn for turn in draft.turns.values() if _is_prompt(state, turn)]
     tables = [(0, 0), *((turn.tokens, len(turn.table)) for turn in turns)]
     tables += [(load.row.tokens, len(load.table)) for load in draft.loads]
     begun = {row for row in state.skipped if row.blocks or row.id in state.lost}
@@ -155,7 +183,17 @@ def _blocks_in_demand(draft: Draft) -> int:
     others = {*begun, *draft.passed, *cut} - draft.turns.keys() - {load.row for load in draft.loads}
     tables += [(row.tokens, len(row.blocks) if row not in draft.emptied else 0) for row in others]
     size = state.config.block_size
-    return sum(int(missing_blocks(tokens + more, held, size)) for tokens, held in tables)
+    lacking = sum(int(missing_blocks(tokens + more, held, size)) for tokens, held in tables)
+    if not state.groups:
+        return lacking
+    further = [(turn.row, turn.further.tables) for turn in turns if turn.further]
+    further += [(load.row, load.further.tables) for load in draft.loads if load.further]
+    further += [(row, draft.tables.get(row, row.tables)) for row in others]
+    for row, own in further:
+        end = row.tokens + more
+        held = own or groups.empty(state)
+        lacking += sum(groups.lacking(state, held, (end, end), ever=True))
+    return lacking
 
 
 def _is_prompt(state: SchedulerState, turn: Turn) -> bool:
@@ -175,11 +213,11 @@ def _lacking(draft: Draft, found: "_Found", needed: groups.Positions, free: int)
         whole = min(found.row.tokens, config.max_model_len)
         lacking = int(missing_blocks(whole, held, config.block_size))
         everything = whole, whole
-        others = sum(groups.lacking(draft.state, found.further_hits, everything, ever=True))
+        others = sum(groups.lacking(draft.state, found.tables, everything, ever=True))
         if lacking + others + found.revived > draft.pool.free:
             return None
     lacking = int(missing_blocks(needed[1], held, config.block_size))
-    others = sum(groups.lacking(draft.state, found.further_hits, needed))
+    others = sum(groups.lacking(draft.state, found.tables, needed))
     return lacking if lacking + others + found.revived <= free else None
 
 
@@ -192,12 +230,13 @@ class _Found:
     `computed`: its computed, cached and `external` tokens; the connector brings the last. `held`:
     its blocks. `hits`: cached blocks; `revived`: how many of these no request holds. `registered`:
     leading blocks of its table that lookups find. `further_hits`: cached blocks in the groups of
-    layers beside the first; `junction`: where its prefix ends in the first, if they have less.
+    layers beside the first; `tables`: its tables there, with those that it takes; `junction`: where
+    its prefix ends in the first, if they have less.
     """
 
     __slots__ = (
         *("computed", "external", "further_hits", "held", "hits", "junction"),
-        *("registered", "revived", "row"),
+        *("registered", "revived", "row", "tables"),
     )
     row: RequestState
     computed: int
@@ -207,6 +246,7 @@ class _Found:
     registered: int
     revived: int
     further_hits: Tables
+    tables: Tables
     junction: int
 
     @staticmethod
@@ -221,6 +261,9 @@ class _Found:
             found._promote(draft)
         if not found.computed:
             found._find_hits(draft)
+        found.tables = row.tables
+        if draft.state.groups and not row.tables:
+            found._take_in_groups(draft)
         return found
 
     def _promote(self, draft: Draft) -> None:
@@ -231,7 +274,8 @@ class _Found:
         if not row.computed:
             self.held = ()
         elif draft.state.config.prefix_caching:
-            self.registered = max(row.registered, row.computed // size)
+            whole = row.computed // draft.state.alignment * draft.state.alignment
+            self.registered = max(row.registered, whole // size)
 
     def _find_hits(self, draft: Draft) -> None:
         """Look up cached blocks, then the connector's tokens behind them."""
@@ -244,8 +288,8 @@ class _Found:
                 self._cut_to_all_groups(draft)
         self.computed = len(self.hits) * state.config.block_size
         if row.id not in state.lost and row.is_brought(state.config.behaviour):
-            at_once = state.config.connector is Connector.SYNC  # one token is left to compute then
-            has = min(row.external, row.tokens - at_once)
+            left = row.external and state.config.leaves_one_token
+            has = min(row.external, row.tokens - left)
             self.external = max(has - self.computed, 0)
             self.computed += self.external
 
@@ -256,10 +300,15 @@ class _Found:
         end, further = groups.common_hits(state, draft.pool, self.row, longest)
         self.hits, self.further_hits = self.hits[: end // size], further
         self.registered = len(self.hits)
-        taken = chain(self.hits, *map(groups.real, further))
-        self.revived = sum(draft.pool.references(block) == 0 for block in taken)
+        self.revived = sum(draft.pool.references(block) == 0 for block in self.hits)
         if end < longest and state.config.has_states:
             self.junction = longest
+
+    def _take_in_groups(self, draft: Draft) -> None:
+        """Take the hits of all groups that the token behind the computed ones reads."""
+        state, hits = draft.state, self.further_hits
+        self.tables = groups.with_hits(state, hits, self.computed)
+        self.revived += groups.revived(state, draft.pool, hits, self.computed)
 
 
 def _hit(draft: Draft, row: RequestState) -> PrefixHit:

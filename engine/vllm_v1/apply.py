@@ -18,6 +18,7 @@ from engine.vllm_v1.plan import (
     Blocks,
     Deferral,
     GiveBack,
+    GroupBlocks,
     LoadStart,
     Move,
     Plan,
@@ -33,7 +34,7 @@ from engine.vllm_v1.sessions import hand_over
 from engine.vllm_v1.state import SchedulerState
 from engine.vllm_v1.verifying import VerifyingRows
 from spec.core.requests import BlockKey
-from spec.vllm_v1.config import rolled_back
+from spec.vllm_v1.config import Connector, rolled_back
 from spec.vllm_v1.records import Load
 
 
@@ -154,27 +155,33 @@ def _take_in_groups(state: SchedulerState, turn: Turn, known: int) -> None:
 
     `known`: leading blocks of the first group that lookups found before.
     """
-    row, further = turn.row, turn.further
-    if further is None:
-        return
+    if turn.further is not None:
+        _allocate_in_groups(state, turn.row, turn.further)
+        _register_in_groups(state, turn.row, known, min(turn.computed + turn.new, turn.tokens))
+
+
+def _allocate_in_groups(state: SchedulerState, row: RequestState, further: GroupBlocks) -> None:
     for blocks in further.fresh:
         state.blocks.allocate(blocks)
-    row.grown_from = groups.grown_from(state, row, further)
-    row.tables, row.junction = further.tables, row.junction or further.junction
-    end = min(turn.computed + turn.new, turn.tokens) if state.config.prefix_caching else 0
-    full = range(known * state.config.block_size, end // state.alignment * state.alignment)
-    _register_in_groups(state, row, full)
+    row.tables, row.grown_from = further.tables, further.grown_from
+    row.junction = row.junction or further.junction
 
 
-def _register_in_groups(state: SchedulerState, row: RequestState, tokens: range) -> None:
-    """Register the row's blocks that are full of these tokens, group by group."""
-    for _, block, key in groups.findable(state, row, row.tables, tokens):
+def _register_in_groups(state: SchedulerState, row: RequestState, known: int, tokens: int) -> None:
+    """Register the row's blocks that its first `tokens` tokens fill, but for the `known` ones."""
+    if not (row.tables and state.config.prefix_caching):
+        return
+    full = range(known * state.config.block_size, tokens // state.alignment * state.alignment)
+    for _, block, key in groups.findable(state, row, row.tables, full):
         state.blocks.register((block,), (key,))
 
 
 def _load(state: SchedulerState, start: LoadStart) -> None:
     """Start a load: the request moves to the skipped queue."""
     row = start.row
+    if start.further is not None:
+        state.blocks.acquire([*chain.from_iterable(start.further.hits)])
+        _allocate_in_groups(state, row, start.further)
     _take_blocks(state, row, start.hits, start.fresh)
     row.computed, row.load = start.computed, Load.LOADING
     if state.queue.find(row.id) is not None:
@@ -186,7 +193,9 @@ def _promote(state: SchedulerState, row: RequestState) -> None:
     """Register the loaded blocks; release them if nothing was loaded."""
     row.load = Load.NONE
     if row.computed:
+        known = row.registered
         _register(state, row, row.computed)
+        _register_in_groups(state, row, known, row.computed)
         row.computed = min(row.computed, row.tokens - 1)
         return
     state.blocks.release(row.blocks)
@@ -216,7 +225,7 @@ def _apply_results(state: SchedulerState, plan: Plan, tokens: Tensor, results: R
         compute(turn)
     admissions = [turn for turn in plan.turns if isinstance(turn, Admission)]
     missing = lose_loads(state, admissions, results, outcome)
-    let_go(state, results, outcome)
+    let_go(state, results, outcome, plan.turns)
     sampled = Sampled(state, results, outcome)
     leaving: list[RequestState] = []
     if batch is not None:
@@ -277,14 +286,17 @@ def lose_loads(
     return Missing(lost, state.config.block_size)
 
 
-def let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
-    """Remove requests whose clients left while the model ran."""
+def let_go(
+    state: SchedulerState, results: Results, outcome: Outcome, turns: Iterable[Turn]
+) -> None:
+    """Remove requests whose clients left while the model ran; `turns`: those of the step."""
+    new = {turn.row: turn.new for turn in turns} if results.leavers else {}
     present = [(name, state.find(name)) for name in results.leavers]
     outcome.leavers = tuple(name for name, row in present if row is not None)
     for name, row in present:
         if row is not None:
             decodes = row.start is not None
-            remove(state, row)
+            remove(state, row, new.get(row, 0))
             row.tokens = row.computed if decodes else row.tokens  # it gets none of this step
             state.aborted.add(name)
 
@@ -411,9 +423,7 @@ class Sampled:
             for row, computed in self._filled:
                 known = row.registered
                 _register(self._state, row, computed)
-                size = self._state.config.block_size
-                fresh = range(known * size, row.registered * size)
-                _register_in_groups(self._state, row, fresh)
+                _register_in_groups(self._state, row, known, computed)
 
 
 def _propose(row: RequestState, most: int, proposes: Proposes | None, outcome: Outcome) -> None:
@@ -573,11 +583,15 @@ def preempt(state: SchedulerState, victim: RequestState) -> None:
         flight.no_longer_awaits(victim.id)
 
 
-def remove(state: SchedulerState, request: RequestState) -> None:
+def remove(state: SchedulerState, request: RequestState, new: int = 0) -> None:
     """Remove the request from its queue, and release what it holds.
 
-    Blocks of an unfinished load, or that are to be sent, are kept until then (vLLM 0.28.0).
+    Blocks of an unfinished load, or that are to be sent, are kept until then. With a connector
+    those that are read no more are released first (vLLM 0.28.0). `new`: tokens that the step
+    computes while it leaves.
     """
+    if request.tables and state.config.connector is not Connector.NONE:
+        _release_unread(state, request, state.running.computed(request) - new)
     state.noted.has_left(request.request)
     state.encoder.give_back(request)
     if request.slot >= 0:
@@ -594,6 +608,12 @@ def remove(state: SchedulerState, request: RequestState) -> None:
         state.draining.append(request)
     else:
         _give_back(state, request)
+
+
+def _release_unread(state: SchedulerState, request: RequestState, computed: int) -> None:
+    request.tables, given = groups.unread(state, request, computed)
+    for blocks in given:
+        state.blocks.release(blocks)
 
 
 def _is_transferred(request: RequestState) -> bool:
@@ -694,7 +714,7 @@ def restart(state: SchedulerState) -> None:
     for row in reversed([*state.running.rows]):
         preempt(state, row)
     for row in state.draining:
-        state.blocks.release(row.blocks)
+        _release(state, row)
     state.draining.clear()
     state.encoder = EncoderCache.of(state.config)
     state.blocks.forget_contents()

@@ -10,6 +10,7 @@ from engine.vllm_v1.plan import (
     Blocks,
     Deferral,
     GiveBack,
+    GroupBlocks,
     Growth,
     LoadStart,
     Move,
@@ -111,7 +112,7 @@ class Draft:
         self.budget -= turn.new
         end = min(turn.computed + turn.new, turn.tokens)
         self._register(turn.row, turn.row.registered, end, turn.table)
-        self._register_in_groups(turn, turn.row.registered, end)
+        self._register_in_groups(turn.row, turn.further, turn.row.registered, end)
 
     def give_back(self, row: RequestState, certain: int) -> None:
         """A row releases the blocks that it reads no more behind its `certain` tokens."""
@@ -130,7 +131,7 @@ class Draft:
         self.running += 1
         end = min(admission.computed + admission.new, admission.tokens)
         self._register(admission.row, registered, end, admission.table)
-        self._register_in_groups(admission, registered, end)
+        self._register_in_groups(admission.row, admission.further, registered, end)
 
     def preempt(self, victim: RequestState) -> None:
         """Preempt a row; its turn in this step, if any, is undone."""
@@ -151,6 +152,8 @@ class Draft:
         self.moves.append(Promotion(row))
         if row.computed:
             self._register(row, row.registered, row.computed, row.blocks)
+            loaded = groups.taken(row.tables, row.tables)
+            self._register_in_groups(row, loaded, row.registered, row.computed)
         else:
             self.emptied.add(row)
             self.pool.release(row.blocks)
@@ -173,12 +176,14 @@ class Draft:
             self.state.hash_blocks(row, full)
             self.pool.register(table[known:full], row.hashes[known:full])
 
-    def _register_in_groups(self, turn: Turn, known: int, end: int) -> None:
-        state, row = self.state, turn.row
-        if turn.further is None or not state.config.prefix_caching:
+    def _register_in_groups(
+        self, row: RequestState, further: GroupBlocks | None, known: int, end: int
+    ) -> None:
+        state = self.state
+        if further is None or not (further.tables and state.config.prefix_caching):
             return
         full = range(known * state.config.block_size, end // state.alignment * state.alignment)
-        for group, block, key in groups.findable(state, row, turn.further.tables, full):
+        for group, block, key in groups.findable(state, row, further.tables, full):
             self.pool.register((block,), (key,))
             if group.is_mamba:
                 self.states.add(key)

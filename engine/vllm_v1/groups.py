@@ -72,7 +72,7 @@ def _hit(
 ) -> Blocks | None:
     """The group's cached blocks for this prefix, from the last on; None if it lacks one."""
     size = group.block_size
-    unread = 0 if group.reach is None else int(unread_blocks(end, group.reach, size))
+    unread = _unread(group, end)
     found = []
     for place in range(end // size - 1, unread - 1, -1):
         block = pool.lookup(key_at(row, state, group, place))
@@ -119,19 +119,53 @@ def _lacking(state: SchedulerState, group: KvGroup, held: int, end: int, *, ever
     return max(places - held, 0)
 
 
+def with_hits(state: SchedulerState, hits: Tables, computed: int) -> Tables:
+    """The tables of a request that begins with its hits and has `computed` tokens then.
+
+    Without the hits of which the token behind these reads nothing.
+    """
+    tables = []
+    for group, found in zip(state.groups, hits, strict=True):
+        count = _unread(group, computed)
+        tables.append((NULL_BLOCK,) * count + found[count:])
+    return tuple(tables)
+
+
+def _unread(group: KvGroup, computed: int) -> int:
+    reach, size = group.reach, group.block_size
+    return 0 if reach is None else int(unread_blocks(computed, reach, size))
+
+
+def revived(state: SchedulerState, pool: PoolDraft, hits: Tables, computed: int) -> int:
+    """Blocks of these hits that no request holds; a state counts also if it is not taken."""
+    count = 0
+    for group, found in zip(state.groups, hits, strict=True):
+        taken = real(found if group.is_mamba else found[_unread(group, computed) :])
+        count += sum(pool.references(block) == 0 for block in taken)
+    return count
+
+
+def taken(tables: Tables, hits: Tables) -> GroupBlocks:
+    """The tables that begin with these hits, before blocks are handed out."""
+    found = (real(table[: len(hit)]) for table, hit in zip(tables, hits, strict=True))
+    return GroupBlocks(tuple(found), ((),) * len(tables), tables)
+
+
 def allocated(
-    state: SchedulerState, pool: PoolDraft, held: Tables, hits: Tables, needed: Positions
+    state: SchedulerState, pool: PoolDraft, held: GroupBlocks, needed: Positions
 ) -> GroupBlocks:
-    """The tables with their hits and the next free blocks for these positions."""
-    fresh, tables = [], []
-    for group, table, found in zip(state.groups, held, hits, strict=True):
+    """The tables with the next free blocks for these positions."""
+    fresh, tables, grown_from = [], [], held.grown_from
+    for group, table, given in zip(state.groups, held.tables, held.fresh, strict=True):
         end = _end(group, needed)
-        count = _lacking(state, group, len(table) + len(found), end, ever=False)
+        count = _lacking(state, group, len(table), end, ever=False)
+        if count and group.is_mamba and state.config.leaves_states:
+            grown_from = len(table)
         blocks = pool.allocate(count) if count else ()
-        gap = int(cdiv(end, group.block_size)) - len(table) - len(found) - count
-        fresh.append(blocks)
-        tables.append(table + found + (NULL_BLOCK,) * gap + blocks)
-    return GroupBlocks(hits, tuple(fresh), tuple(tables))
+        gap = int(cdiv(end, group.block_size)) - len(table) - count
+        fresh.append(given + blocks)
+        tables.append(table + (NULL_BLOCK,) * gap + blocks)
+    return GroupBlocks(held.hits, tuple(fresh), tuple(tables), held.junction, grown_from)
 
 
 def unread(state: SchedulerState, row: RequestState, certain: int) -> tuple[Tables, list[Blocks]]:
@@ -154,19 +188,9 @@ def _retired(
     """The places of a table whose blocks are released."""
     if group.reach is None:
         return []
-    count = int(unread_blocks(certain, group.reach, group.block_size))
+    count = _unread(group, certain)
     over_gaps = not (group.is_mamba and state.config.leaves_states)
     return retired_places(table, count, grown_from, over_gaps=over_gaps)
-
-
-def grown_from(state: SchedulerState, row: RequestState, further: GroupBlocks) -> int:
-    """Places that the row's tables of states had before they grew, in this turn or before it."""
-    held = row.tables or empty(state)
-    parts = zip(state.groups, held, further.hits, further.fresh, strict=True)
-    for group, table, hits, fresh in parts if state.config.leaves_states else ():
-        if group.is_mamba and fresh:
-            return len(table) + len(hits)
-    return row.grown_from
 
 
 def findable(

@@ -36,7 +36,7 @@ def launch_and_land(
     apply.decide_all(state, plan)
     if takes_off:
         _launch(state, plan)
-    apply.let_go(state, results, outcome)
+    apply.let_go(state, results, outcome, plan.turns)
     if due is not None:
         _land(state, due, tokens, results, outcome)
     return outcome

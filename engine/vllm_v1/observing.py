@@ -12,7 +12,6 @@ from engine.core.observing import (
 )
 from engine.core.scheduler import Ends
 from engine.core.sharing import DerivedMap
-from engine.vllm_v1 import groups
 from engine.vllm_v1.encoder import EncoderCache
 from engine.vllm_v1.flights import Flight
 from engine.vllm_v1.plan import (
@@ -194,10 +193,10 @@ def _taken(move: Admission | LoadStart) -> Iterator[Event]:
     """Hits and new blocks."""
     if move.hits:
         yield Event("prefix_hit", move.row.id, "V1-KV-4", (), move.hits)
-    further = move.further if isinstance(move, Admission) else None
-    for number, table in enumerate(further.hits if further else (), start=1):
-        if table:
-            yield Event("hit_in_group", move.row.id, "V1-GRP-5", number, groups.real(table))
+    further = move.further
+    for number, blocks in enumerate(further.hits if further else (), start=1):
+        if blocks:
+            yield Event("hit_in_group", move.row.id, "V1-GRP-5", number, blocks)
     if move.fresh:
         yield Event("allocate", move.row.id, "V1-KV-8", move.held, move.fresh)
     yield from _fresh_in_groups(move.row, further)

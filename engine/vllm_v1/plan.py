@@ -18,16 +18,18 @@ Tables: TypeAlias = tuple[Blocks, ...]
 
 @define(eq=False)
 class GroupBlocks:
-    """The blocks of a turn in the groups of layers beside the first, by group.
+    """The blocks of a turn or load in the groups of layers beside the first, by group.
 
     `hits`: cached blocks that it takes. `fresh`: new blocks. `tables`: its tables in the step.
     `junction`: where the prefix ended that the first group had, if others had less of it.
+    `grown_from`: places that tables of states had before they grew, where it counts.
     """
 
     hits: Tables
     fresh: Tables
     tables: Tables
     junction: int = 0
+    grown_from: int = 0
 
 
 @define(eq=False)
@@ -180,6 +182,7 @@ class LoadStart:
     """A request whose external tokens are fetched; `computed`: with these, and those of `hits`.
 
     `held`: its blocks before it; `fresh`: blocks that it is handed, behind those of `hits`.
+    `further`: its blocks in the groups of layers beside the first, if there are any.
     """
 
     row: RequestState
@@ -188,6 +191,7 @@ class LoadStart:
     held: Blocks
     hits: Blocks
     fresh: Blocks
+    further: GroupBlocks | None = None
 
     @property
     def table(self) -> Blocks:

@@ -110,11 +110,12 @@ def plan_turns(draft: Draft) -> None:
             new = groups.chunk(state, row, span, tokens, row.junction)
             if not new:  # the budget holds no whole block for a state
                 continue
-            draft.give_back(row, computed - state.in_flight(row.id))
         encodings = draft.encoder.want(row, computed, new)
         new = encodings.tokens
         if not new:
             continue
+        if state.groups:
+            draft.give_back(row, computed - state.in_flight(row.id))
         tables, lacking = draft.tables.get(row, row.tables), 0
         wanted = lacking_blocks(state, len(row.blocks), computed, new)
         if state.groups:
@@ -130,7 +131,9 @@ def plan_turns(draft: Draft) -> None:
             return
         fresh, further = draft.pool.allocate(wanted) if wanted else (), None
         if state.groups:
-            further = groups.allocated(state, draft.pool, tables, groups.empty(state), needed)
+            held = groups.taken(tables, groups.empty(state))
+            held.grown_from = row.grown_from
+            further = groups.allocated(state, draft.pool, held, needed)
         draft.encoder.encode(row, encodings)
         own = (row, tokens, computed, new, row.blocks, fresh)
         encoded, awaited = encodings.new, row.placeholders

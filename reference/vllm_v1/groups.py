@@ -65,7 +65,7 @@ def _cached(
     ctx: Context, pool: BlockPool, sequence: Sequence, group: KvGroup, end: int
 ) -> tuple[int, ...] | None:
     """The group's cached blocks for a prefix of `end` tokens; None if it lacks one."""
-    unread = 0 if group.reach is None else int(unread_blocks(end, group.reach, group.block_size))
+    unread = _unread(group, end)
     table = [NULL_BLOCK] * unread
     for place in range(unread, end // group.block_size):
         key = group_key(ctx.keys, sequence.id, group, place)
@@ -94,17 +94,14 @@ class Positions:
         return self.end if group.is_mamba else self.slots
 
 
-def missing(
-    ctx: Context, sequence: Sequence, hits: Tables, needed: Positions, *, ever: bool = False
-) -> list[int]:
-    """Blocks that each table lacks, with its hits, for these positions.
+def missing(ctx: Context, tables: Tables, needed: Positions, *, ever: bool = False) -> list[int]:
+    """Blocks that each of these tables lacks for these positions.
 
-    `ever`: of those that it holds at one time until it has computed all of them.
+    `ever`: of those that a request holds at one time until it has computed all of them.
     """
-    held = (len(table) for _, table in with_hits(ctx, sequence, hits))
     return [
-        _lacking(ctx, group, needed.of(group), count, ever=ever)
-        for group, count in zip(ctx.config.groups, held, strict=True)
+        _lacking(ctx, group, needed.of(group), len(table), ever=ever)
+        for group, table in zip(ctx.config.groups, tables, strict=True)
     ]
 
 
@@ -118,35 +115,49 @@ def _lacking(ctx: Context, group: KvGroup, end: int, held: int, *, ever: bool) -
     return max(places - held, 0)
 
 
-def with_hits(
-    ctx: Context, sequence: Sequence, hits: Tables
-) -> Iterator[tuple[KvGroup, tuple[int, ...]]]:
-    """The request's block table in each group, with the hits at its end."""
-    found = hits or ((),) * len(ctx.config.groups)
-    for (group, table), more in zip(tables_of(ctx, sequence), found, strict=True):
-        yield group, (*table, *more)
+def with_hits(ctx: Context, sequence: Sequence, hits: Tables, computed: int) -> Tables:
+    """The request's block table in each group; one that begins takes its hits.
+
+    Not those of which the token behind its `computed` tokens, brought ones included, reads nothing.
+    """
+    if sequence.tables or not ctx.config.groups:
+        return sequence.tables
+    tables = []
+    for group, found in zip(ctx.config.groups, hits or ((),) * len(ctx.config.groups), strict=True):
+        unread = _unread(group, computed)
+        tables.append((*(NULL_BLOCK,) * unread, *found[unread:]))
+    return tuple(tables)
 
 
-def revived(pool: BlockPool, hits: Tables) -> int:
-    """Blocks of these that no request holds."""
-    return sum(block not in pool.references for block in real(hits))
+def _unread(group: KvGroup, computed: int) -> int:
+    """Leading blocks of which the token behind the `computed` ones reads nothing."""
+    return 0 if group.reach is None else int(unread_blocks(computed, group.reach, group.block_size))
+
+
+def revived(ctx: Context, pool: BlockPool, hits: Tables, computed: int) -> int:
+    """Blocks of these hits that no request holds; a state counts also if it is not taken."""
+    counted = (
+        found if group.is_mamba else found[_unread(group, computed) :]
+        for group, found in zip(ctx.config.groups, hits, strict=False)
+    )
+    return sum(block not in pool.references for block in real(counted))
 
 
 def allocated(
-    ctx: Context, pool: BlockPool, sequence: Sequence, hits: Tables, needed: Positions
+    ctx: Context, pool: BlockPool, tables: Tables, needed: Positions
 ) -> tuple[BlockPool, Tables]:
-    """The tables with their hits and new blocks for these positions.
+    """The tables with new blocks for these positions.
 
     Of a group of states only the last place gets one.
     """
-    tables = []
-    for group, table in with_hits(ctx, sequence, hits):
+    grown = []
+    for group, table in zip(ctx.config.groups, tables, strict=True):
         end = needed.of(group)
         count = _lacking(ctx, group, end, len(table), ever=False)
         pool, blocks = allocate(pool, count)
         skipped = max(int(cdiv(end, group.block_size)) - len(table) - count, 0)
-        tables.append((*table, *(NULL_BLOCK,) * skipped, *blocks))
-    return pool, tuple(tables)
+        grown.append((*table, *(NULL_BLOCK,) * skipped, *blocks))
+    return pool, tuple(grown)
 
 
 def cached(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int) -> BlockPool:
@@ -182,6 +193,8 @@ def without_unread(
     These have their results: no rejected draft takes the request back before their end. With the
     number of each group and its blocks.
     """
+    if not sequence.tables:
+        return pool, sequence, []
     tables, given = [], list[tuple[int, tuple[int, ...]]]()
     for group, table in tables_of(ctx, sequence):
         places = _retired(ctx, group, table, certain, sequence.grown_from)
@@ -200,16 +213,16 @@ def _retired(
     """The places of a table whose blocks are given back."""
     if group.reach is None:
         return []
-    unread = int(unread_blocks(certain, group.reach, group.block_size))
+    unread = _unread(group, certain)
     over_gaps = not (group.is_mamba and ctx.config.leaves_states)
     return retired_places(table, unread, grown_from, over_gaps=over_gaps)
 
 
-def grown_from(ctx: Context, sequence: Sequence, hits: Tables, grown: Tables) -> int:
+def grown_from(ctx: Context, sequence: Sequence, grown: Tables) -> int:
     """How many places the tables of states had before they grew, now or before, where it counts."""
     if not ctx.config.leaves_states:
         return 0
-    held = [table for group, table in with_hits(ctx, sequence, hits) if group.is_mamba]
+    held = [table for group, table in tables_of(ctx, sequence) if group.is_mamba]
     after = [table for group, table in zip(ctx.config.groups, grown, strict=True) if group.is_mamba]
     return len(held[0]) if len(after[0]) > len(held[0]) else sequence.grown_from
 

@@ -72,8 +72,7 @@ def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
 def blocks_taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> int:
     """Free blocks that the demand uses up: new ones, and hits that no request holds."""
     needed = _needed(ctx, sequence, demand)
-    further = sum(groups.missing(ctx, sequence, demand.further_hits, needed))
-    return _missing(ctx, sequence, demand, needed.slots) + further + _revived(pool, demand)
+    return _missing(ctx, sequence, demand, needed) + _revived(ctx, pool, sequence, demand)
 
 
 def _needed(ctx: Context, sequence: Sequence, demand: Demand) -> groups.Positions:
@@ -83,15 +82,31 @@ def _needed(ctx: Context, sequence: Sequence, demand: Demand) -> groups.Position
     return groups.Positions(end, int(slots_end(end, lookahead, ctx.config.max_model_len)))
 
 
-def _missing(ctx: Context, sequence: Sequence, demand: Demand, end: int) -> int:
-    """Blocks that it lacks for the first `end` positions."""
+def _missing(
+    ctx: Context,
+    sequence: Sequence,
+    demand: Demand,
+    needed: groups.Positions,
+    *,
+    ever: bool = False,
+) -> int:
+    """Blocks that it lacks for these positions, in all groups of layers.
+
+    `ever`: of those that it holds at one time until it has computed all of them.
+    """
     held = len(sequence.blocks) + len(demand.hits)
-    return int(missing_blocks(end, held, ctx.config.block_size))
+    tables = groups.with_hits(
+        ctx, sequence, demand.further_hits, computed_with(ctx, sequence, demand)
+    )
+    further = groups.missing(ctx, tables, needed, ever=ever)
+    return int(missing_blocks(needed.slots, held, ctx.config.block_size)) + sum(further)
 
 
-def _revived(pool: BlockPool, demand: Demand) -> int:
+def _revived(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> int:
     """Cached blocks that it takes, and that no request holds."""
-    return groups.revived(pool, (demand.hits, *demand.further_hits))
+    first = sum(block not in pool.references for block in demand.hits)
+    computed = computed_with(ctx, sequence, demand)
+    return first + groups.revived(ctx, pool, demand.further_hits, computed)
 
 
 def fits(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> bool:
@@ -114,9 +129,8 @@ def fits_at_admission(
     if ctx.config.reserve_full_prompt:
         whole = min(sequence.tokens, ctx.config.max_model_len)
         everything = groups.Positions(whole, whole)
-        further = sum(groups.missing(ctx, sequence, demand.further_hits, everything, ever=True))
-        needed = _missing(ctx, sequence, demand, whole) + further + _revived(pool, demand)
-        if needed > len(pool.free):
+        needed = _missing(ctx, sequence, demand, everything, ever=True)
+        if needed + _revived(ctx, pool, sequence, demand) > len(pool.free):
             return False
     spoken_for = blocks_spoken_for(ctx, in_progress) if demand.is_load else 0
     return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free) - spoken_for
@@ -127,9 +141,12 @@ def blocks_spoken_for(ctx: Context, in_progress: Iterable[Sequence]) -> int:
 
     In 0.33.0 a prompt in progress lacks the slots of its next step with drafts, too.
     """
-    size, more = ctx.config.block_size, ctx.config.reserved_draft_slots
-    lacking = (missing_blocks(row.tokens + more, len(row.blocks), size) for row in in_progress)
-    return int(cdiv(more, size)) + sum(map(int, lacking))
+    more = ctx.config.reserved_draft_slots
+    ends = ((row, row.tokens + more) for row in in_progress)
+    lacking = (
+        _missing(ctx, row, Demand(), groups.Positions(end, end), ever=True) for row, end in ends
+    )
+    return int(cdiv(more, ctx.config.block_size)) + sum(lacking)
 
 
 def allocate_slots(
@@ -137,27 +154,48 @@ def allocate_slots(
 ) -> tuple[BlockPool, Sequence]:
     """The request with its hits and new blocks, full blocks of final tokens cached at once.
 
-    Drafts are not cached: they may be rejected. What is still being loaded is not cached either.
+    What the connector brings has its slots first, in all groups of layers. Drafts are not cached:
+    they may be rejected. What is still being loaded is not cached either.
     """
     # guard
     require(fits(ctx, pool, sequence, demand), "allocate_slots", "V1-KV-1")
     # effect
-    needed = _needed(ctx, sequence, demand)
-    pool = touch(pool, groups.real((demand.hits, *demand.further_hits)))
-    pool, blocks = allocate(pool, _missing(ctx, sequence, demand, needed.slots))
     computed = computed_with(ctx, sequence, demand)
-    grown = evolve(sequence, blocks=(*sequence.blocks, *demand.hits, *blocks), computed=computed)
-    if ctx.config.groups:
-        pool, tables = groups.allocated(ctx, pool, sequence, demand.further_hits, needed)
-        grown = evolve(
-            grown,
-            tables=tables,
-            junction=sequence.junction or demand.junction,
-            grown_from=groups.grown_from(ctx, sequence, demand.further_hits, tables),
-        )
+    grown = evolve(
+        sequence,
+        blocks=(*sequence.blocks, *demand.hits),
+        tables=groups.with_hits(ctx, sequence, demand.further_hits, computed),
+        computed=computed,
+        junction=sequence.junction or demand.junction,
+    )
+    pool = touch(pool, groups.real(_hits_in(grown, demand)))
+    if demand.external:
+        pool, grown = _with_slots(ctx, pool, grown, groups.Positions(computed, computed))
+    pool, grown = _with_slots(ctx, pool, grown, _needed(ctx, sequence, demand))
     if demand.is_load:
         return pool, grown
     return cache_blocks(ctx, pool, grown, min(computed + demand.new, grown.tokens)), grown
+
+
+def _hits_in(sequence: Sequence, demand: Demand) -> groups.Tables:
+    """The cached blocks that a request has taken: those at the beginnings of its tables."""
+    further = zip(sequence.tables, demand.further_hits, strict=False)
+    return demand.hits, *(table[: len(found)] for table, found in further)
+
+
+def _with_slots(
+    ctx: Context, pool: BlockPool, sequence: Sequence, needed: groups.Positions
+) -> tuple[BlockPool, Sequence]:
+    """The request with new blocks for these positions, in one group after the other."""
+    lacking = missing_blocks(needed.slots, len(sequence.blocks), ctx.config.block_size)
+    pool, blocks = allocate(pool, int(lacking))
+    pool, tables = groups.allocated(ctx, pool, sequence.tables, needed)
+    return pool, evolve(
+        sequence,
+        blocks=(*sequence.blocks, *blocks),
+        tables=tables,
+        grown_from=groups.grown_from(ctx, sequence, tables),
+    )
 
 
 def cache_blocks(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int) -> BlockPool:

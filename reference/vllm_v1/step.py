@@ -250,8 +250,9 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
         plan, row = transitions.promote(ctx, plan, row)
     demand = _found(ctx, plan.state, row)
     if demand.is_load:
-        if not _fits(ctx, plan, row, demand):
-            return evolve(plan, refusal="V1-KV-1")
+        refusal = _without_blocks(ctx, plan, row, demand)
+        if refusal is not None:
+            return evolve(plan, refusal=refusal)
         return transitions.load(ctx, plan, row, demand)
     computed = computed_with(ctx, row, demand)
     threshold = plan.threshold
@@ -263,7 +264,7 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
     uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
     if not ctx.config.chunked_prefill and new < uncut:
         return _not_to_be_cut(ctx, plan, row)
-    chunk = groups.chunk(ctx, row, computed, new, demand.junction)
+    chunk = groups.chunk(ctx, row, computed, new, row.junction or demand.junction)
     if chunk == 0 < new:
         return evolve(plan, refusal="V1-GRP-14")
     plan, encodings = transitions.look_for_encodings(ctx, plan, row, computed, chunk)
@@ -271,18 +272,21 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
         return _not_encoded(ctx, plan, row)
     new = encodings.tokens
     demand = evolve(demand, new=new)
-    if groups.reads_fresh_state(ctx, plan.state.pool, demand.further_hits, plan.states):
-        return evolve(plan, refusal="V1-GRP-15")
-    if not _fits(ctx, plan, row, demand):
+    refusal = _without_blocks(ctx, plan, row, demand)
+    if refusal is not None:
         state = encoder_cache.given_back(ctx, plan.state, row.id)
-        return evolve(plan, state=state, refusal="V1-KV-1")
+        return evolve(plan, state=state, refusal=refusal)
     plan = transitions.admit(ctx, plan, row, demand, max(computed + new - row.tokens, 0))
     return transitions.encode(ctx, plan, row, encodings)
 
 
-def _fits(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> bool:
-    """True if the request finds its slots beside the prompts in progress."""
-    return kv_cache.fits_at_admission(ctx, plan.state.pool, row, demand, plan.in_progress)
+def _without_blocks(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> str | None:
+    """The rule that refuses a request its blocks; None if it has its slots beside prompts begun."""
+    pool = plan.state.pool
+    if groups.reads_fresh_state(ctx, pool, demand.further_hits, plan.states):
+        return "V1-GRP-15"
+    fits = kv_cache.fits_at_admission(ctx, pool, row, demand, plan.in_progress)
+    return None if fits else "V1-KV-1"
 
 
 def _not_to_be_cut(ctx: Context, plan: Plan, row: Sequence) -> Plan:
@@ -316,11 +320,13 @@ def _found(ctx: Context, state: State, row: Sequence) -> Demand:
 
 
 def _external(ctx: Context, state: State, row: Sequence) -> int:
-    """Tokens that the connector has of the request; loaded at once, one is left to compute."""
+    """Tokens that the connector has of the request; loaded at once, one is left to compute.
+
+    So it is where the state behind all tokens is of no use to the last one.
+    """
     if row.id in state.lost or not is_brought(ctx, row.id):
         return 0
-    most = row.tokens if ctx.config.connector is Connector.ASYNC else row.tokens - 1
-    return min(ctx.external.get(row.id, 0), most)
+    return min(ctx.external.get(row.id, 0), row.tokens - ctx.config.leaves_one_token)
 
 
 def _padding(ctx: Context, plan: Plan, computed: int, behind: int) -> int:
@@ -391,7 +397,7 @@ def _in_flight(ctx: Context, before: State, plan: Plan, environment: Environment
     if before.present or before.unreported or before.draining:
         results.state = transitions.launch(ctx, plan)
     for request_id in environment.leavers:
-        results.take(_leave, request_id)
+        results.take(_leave, request_id, plan.scheduled.get(request_id, 0))
     flights = results.state.flights
     has_work = plan.scheduled or plan.state.present or plan.state.draining
     may_wait = len(flights) <= ctx.config.steps_in_flight and has_work
@@ -487,13 +493,14 @@ def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
         external, given = plan.external[request_id], plan.scheduled[request_id]
         _lose(results, results.row(request_id), external, given)
     for request_id in environment.leavers:
-        results.take(_leave, request_id)
+        results.take(_leave, request_id, plan.scheduled.get(request_id, 0))
     return results
 
 
-def _leave(ctx: Context, state: State, request_id: str) -> Moved:
+def _leave(ctx: Context, state: State, request_id: str, new_tokens: int) -> Moved:
     """A client goes away while the model runs."""
-    return transitions.abort(ctx, state, request_id), (Event("leave", request_id, "V1-LIF-2"),)
+    left = transitions.abort(ctx, state, request_id, new_tokens)
+    return left, (Event("leave", request_id, "V1-LIF-2"),)
 
 
 def _update(results: _Results, plan: Plan, request_id: str, environment: Environment) -> None:

@@ -39,7 +39,7 @@ class Plan:
     `resumed_lookups`: the same of those that had been preempted. `threshold`: most tokens of one
     request. `encoder_budget`: what is left of the tokens to encode. `encoded`: the spans to encode,
     by request. `evicted`: contents that made room for them. `states`: keys of the states that its
-    chunks leave. `refusal`: the rule that ended the walk over the queues.
+    chunks leave, or that have been loaded. `refusal`: the rule that ended the walk over the queues.
     """
 
     state: State
@@ -153,20 +153,28 @@ def rank(ctx: Context, sequence: Sequence) -> tuple[int, int]:
     return ctx.requests[sequence.id].priority, sequence.arrival
 
 
-def abort(ctx: Context, state: State, request_id: str) -> State:
-    """A client goes away: the request leaves, in any phase, and releases what it holds."""
+def abort(ctx: Context, state: State, request_id: str, new_tokens: int = 0) -> State:
+    """A client goes away: the request leaves, in any phase, and releases what it holds.
+
+    `new_tokens`: those that the step computes while it leaves.
+    """
     # guard
     leaver = require_among(state.present, request_id, "abort", "V1-LIF-3")
     # effect
-    return evolve(_left(ctx, state, leaver), aborted=state.aborted | {request_id})
+    left = _left(ctx, state, leaver, leaver.computed - new_tokens)
+    return evolve(left, aborted=state.aborted | {request_id})
 
 
-def _left(ctx: Context, state: State, leaver: Sequence) -> State:
+def _left(ctx: Context, state: State, leaver: Sequence, computed: int) -> State:
     """The request is in no queue, and its blocks are free.
 
-    Blocks that a load is still writing to, or that are to be sent, are kept until then (vLLM
+    Blocks that a load is still writing to, or that are to be sent, are kept until then. With a
+    connector, those that the token behind the `computed` ones does not read are free first (vLLM
     0.28.0).
     """
+    if ctx.config.connector is not Connector.NONE:
+        pool, leaver, _ = groups.without_unread(ctx, state.pool, leaver, computed)
+        state = evolve(state, pool=pool)
     is_sent = ctx.config.sends and leaver.computed > 0
     others = evolve(
         encoder_cache.given_back(ctx, without(state, leaver.id), leaver.id),
@@ -436,16 +444,18 @@ def promote(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequenc
     # guard
     require(sequence.load in (Load.LOADED, Load.FAILED), "promote", "V1-EXT-1")
     # effect
-    pool = plan.state.pool
+    pool, states = plan.state.pool, plan.states
     ready = evolve(sequence, load=Load.NONE)
     if ready.computed:
         pool = kv_cache.cache_blocks(ctx, pool, ready, ready.computed)
+        states |= groups.fresh_states(ctx, plan.state.pool, pool, ready, ready.tables)
         ready = evolve(ready, computed=min(ready.computed, ready.tokens - 1))
     else:
-        pool = kv_cache.free(ctx, pool, ready.blocks)
-        ready = evolve(ready, blocks=())
+        pool = kv_cache.free_tables(ctx, pool, ready)
+        ready = evolve(ready, blocks=(), tables=(), junction=0)
     state = evolve(plan.state, pool=pool, skipped=replaced(plan.state.skipped, ready))
-    return evolve(plan, state=state).with_events(Event("promote", ready.id, "V1-EXT-3")), ready
+    promoted = evolve(plan, state=state, states=states)
+    return promoted.with_events(Event("promote", ready.id, "V1-EXT-3")), ready
 
 
 def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
@@ -489,10 +499,11 @@ def _taken(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ..
     """The events of hits and new blocks."""
     hits = demand.hits
     hit = (Event("prefix_hit", after.id, "V1-KV-4", (), hits),) if hits else ()
+    tables = zip(after.tables, demand.further_hits, strict=False)
     further = (
-        Event("hit_in_group", after.id, "V1-GRP-5", number, groups.real((table,)))
-        for number, table in enumerate(demand.further_hits, start=1)
-        if table
+        Event("hit_in_group", after.id, "V1-GRP-5", number, blocks)
+        for number, (table, found) in enumerate(tables, start=1)
+        if (blocks := groups.real((table[: len(found)],)))
     )
     return (*hit, *further, *_allocation(before, after, demand))
 
@@ -522,7 +533,9 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
         ),
         admitted=(*plan.admitted, sequence.id),
         states=plan.states
-        | groups.fresh_states(ctx, plan.state.pool, pool, grown, demand.further_hits),
+        | groups.fresh_states(
+            ctx, plan.state.pool, pool, grown, (*sequence.tables, *demand.further_hits)
+        ),
         loaded=(*plan.loaded, sequence.id) if sequence in plan.state.skipped else plan.loaded,
         external={**plan.external, **brought},
     ).with_events(
@@ -690,7 +703,9 @@ def finish(ctx: Context, state: State, request_id: str, beyond: int = 0) -> Move
     if ctx.config.behaviour.trims_at_end and row in state.running:
         row = evolve(row, computed=row.computed - beyond)
     turn = ctx.requests[request_id].continued_by
-    left = _left(ctx, state, row) if turn is None else _kept_for(ctx, state, row, turn)
+    left = (
+        _left(ctx, state, row, row.computed) if turn is None else _kept_for(ctx, state, row, turn)
+    )
     finished = evolve(left, finished=state.finished | {request_id})
     return finished, (Event("finish", request_id, "V1-LIF-4"),)
 

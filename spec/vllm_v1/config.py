@@ -49,7 +49,6 @@ MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
 """The values of keys beside which a step in flight is modelled."""
 MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
-    "connector": (Connector.NONE,),
     "pooling": (False,),
 }
 """The values of keys beside which several groups of layers are modelled."""
@@ -57,8 +56,19 @@ MODELLED_WITH_STATES: Mapping[str, tuple[Any, ...]] = {
     "prefix_caching": (True,),
     "chunked_prefill": (True,),
     "num_speculative_tokens": (0,),
+    "connector": (Connector.NONE, Connector.ASYNC),
 }
-"""The values of keys beside which groups of states are modelled."""
+"""The values of keys beside which groups of states are modelled.
+
+The releases count a block less than they take for what comes within a step beside states.
+"""
+MODELLED_WITH_CONNECTED_GROUPS: Mapping[str, tuple[Any, ...]] = {
+    "num_speculative_tokens": (0,),
+    "num_lookahead_tokens": (0,),
+    "steps_in_flight": (0,),
+    "sends": (False,),
+}
+"""The values of keys beside which several groups of layers are modelled with a connector."""
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -165,18 +175,14 @@ class VllmV1Config(PolicyConfig):
         for name in ("num_speculative_tokens", "steps_in_flight") if self.pooling else ():
             if (value := getattr(self, name)) != 0:
                 raise ConfigError(name, value, "0 with pooling")
-        for name, values in MODELLED_IN_FLIGHT.items() if self.steps_in_flight else ():
-            if (value := getattr(self, name)) not in values:
-                allowed = ", ".join(map(str, values))
-                raise ConfigError(name, value, f"{allowed} where steps_in_flight is not 0")
-        for name, values in MODELLED_WITH_GROUPS.items() if self.kv_groups is not None else ():
-            if (value := getattr(self, name)) not in values:
-                allowed = ", ".join(map(str, values))
-                raise ConfigError(name, value, f"{allowed} with kv_groups")
-        for name, values in MODELLED_WITH_STATES.items() if self.has_states else ():
-            if (value := getattr(self, name)) not in values:
-                allowed = ", ".join(map(str, values)).lower()
-                raise ConfigError(name, value, f"{allowed} where a group is mamba")
+        has_groups = self.kv_groups is not None
+        is_connected = has_groups and self.connector is not Connector.NONE
+        _refuse_beside(self, "steps_in_flight", MODELLED_IN_FLIGHT, self.steps_in_flight > 0)
+        _refuse_beside(self, "kv_groups", MODELLED_WITH_GROUPS, has_groups)
+        _refuse_beside(self, "kv_groups with mamba", MODELLED_WITH_STATES, self.has_states)
+        _refuse_beside(
+            self, "kv_groups and a connector", MODELLED_WITH_CONNECTED_GROUPS, is_connected
+        )
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 
@@ -284,12 +290,31 @@ class VllmV1Config(PolicyConfig):
         return self.steps_in_flight > 0 and self.connector is not Connector.NONE
 
     @property
+    def leaves_one_token(self) -> bool:
+        """A connector brings all tokens of a request but one, which is computed.
+
+        It does within a step; and where groups have states, of which the last one is not behind
+        that token.
+        """
+        return self.connector is Connector.SYNC or self.has_states
+
+    @property
     def reserved_draft_slots(self) -> int:
         """Slots for its next step with drafts that a load leaves to a request, and to itself."""
         drafts = self.num_speculative_tokens
         if not drafts or not self.behaviour.loads_reserve_drafts:
             return 0
         return 1 + drafts + self.num_lookahead_tokens
+
+
+def _refuse_beside(
+    config: VllmV1Config, words: str, modelled: Mapping[str, tuple[Any, ...]], is_there: bool
+) -> None:
+    """Raise ConfigError if a key has a value that is not modelled beside what is there."""
+    for name, values in modelled.items() if is_there else ():
+        if (value := getattr(config, name)) not in values:
+            allowed = ", ".join(map(str, values)).lower()
+            raise ConfigError(name, value, f"{allowed} beside {words}")
 
 
 def is_modelled_in_flight(config: VllmV1Config) -> bool:
@@ -299,7 +324,10 @@ def is_modelled_in_flight(config: VllmV1Config) -> bool:
 
 def is_modelled_with_groups(config: VllmV1Config) -> bool:
     """True if several groups of layers are modelled beside the other keys."""
-    return all(getattr(config, name) in values for name, values in MODELLED_WITH_GROUPS.items())
+    modelled = {**MODELLED_WITH_GROUPS}
+    if config.connector is not Connector.NONE:
+        modelled |= MODELLED_WITH_CONNECTED_GROUPS
+    return all(getattr(config, name) in values for name, values in modelled.items())
 
 
 def is_modelled_with_states(config: VllmV1Config) -> bool:
@@ -466,6 +494,8 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         refuse_too_long(request, config, (*served, "continued_by"))
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")
+    if request.external_if_lost and config.kv_groups is not None:
+        raise WorkloadError("external_if_lost", request.external_if_lost, "0 with kv_groups")
     if request.right_drafts is not None and not config.num_speculative_tokens:
         allowed = "no such key where num_speculative_tokens is 0"
         raise WorkloadError("right_drafts", request.right_drafts, allowed)
@@ -526,8 +556,6 @@ def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
         raise WorkloadError("encoder_spans", spans, "none under release 0.11.2")
     if config.connector is not Connector.NONE:
         raise WorkloadError("encoder_spans", spans, "none with a connector")
-    if config.kv_groups is not None:
-        raise WorkloadError("encoder_spans", spans, "none with kv_groups")
     if config.steps_in_flight > 1:
         raise WorkloadError("encoder_spans", spans, "none with several steps in flight")
     longest = max(span.content.tokens for span in request.encoder_spans)

@@ -266,7 +266,7 @@ def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
         *(Event("preempt", id_, "") for id_ in step.preempted),
         *_given_in_vain(step),
         *step.happened("give_back"),
-        *_loads(step),
+        *_loads(step, config),
         *_given(step, config),
     ]
     if step.events:
@@ -311,7 +311,7 @@ def _of(events: Iterable[Event], request_id: str) -> Iterator[Event]:
     return (event for event in events if event.id == request_id)
 
 
-def _loads(step: Step) -> Iterator[Event]:
+def _loads(step: Step, config: VllmV1Config) -> Iterator[Event]:
     """Loads that ended, so that their requests may run, and loads that began."""
     before = {row.id: row.load for row in step.before.queued}
     for row in step.planned.present:
@@ -320,7 +320,8 @@ def _loads(step: Step) -> Iterator[Event]:
             yield Event("promote", row.id, "")
         if row.load is Load.LOADING and was is not Load.LOADING:
             cached = step.planned.pool.keys
-            yield from _blocks(step, row, tuple(takewhile(cached.__contains__, row.blocks)))
+            hits = tuple(takewhile(cached.__contains__, row.blocks))
+            yield from _all_blocks(step, row, config, len(hits) * config.block_size)
             yield Event("load", row.id, "")
 
 
@@ -329,20 +330,25 @@ def _given(step: Step, config: VllmV1Config) -> Iterator[Event]:
     for row in step.planned.running:
         tokens, admitted = step.scheduled.get(row.id, 0), row.id in step.admitted
         local = row.computed - step.external.get(row.id, 0) if admitted else 0
-        blocks = [
-            *_blocks(step, row, row.blocks[: local // config.block_size]),
-            *_blocks_in_groups(step, row, config, local),
-        ]
-        yield from sorted(blocks, key=lambda event: event.transition not in _HITS)
+        yield from _all_blocks(step, row, config, local)
         if tokens:
             yield Event("admit" if admitted else "catch_up", row.id, "", row.computed, tokens)
+
+
+def _all_blocks(step: Step, row: Row, config: VllmV1Config, local: int) -> Iterator[Event]:
+    """The hits in all groups of layers, then the new blocks; `local`: tokens that were found."""
+    blocks = [
+        *_blocks(step, row, row.blocks[: local // config.block_size]),
+        *_blocks_in_groups(step, row, config, local),
+    ]
+    yield from sorted(blocks, key=lambda event: event.transition not in _HITS)
 
 
 def _blocks_in_groups(step: Step, row: Row, config: VllmV1Config, local: int) -> Iterator[Event]:
     """The hits and new blocks in the groups of layers beside the first."""
     earlier = next((was.tables for was in step.before.present if was.id == row.id), ())
     for group, table in zip(config.groups, row.tables, strict=False):
-        found = local // group.block_size
+        found = 0 if earlier else local // group.block_size
         held = len(earlier[group.number - 1]) if earlier else found
         for name, blocks in (("hit", table[:found]), ("allocate", table[held:])):
             if there := tuple(block for block in blocks if block != NULL_BLOCK):

@@ -424,6 +424,27 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.leaves_states,
     ),
     ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "an image or audio that is not to be split, and at which a chunk stops that ends with a"
+        " state, is never computed",
+        lambda config: (
+            config.behaviour.keeps_whole and config.disable_chunked_mm_input and config.has_states
+        ),
+    ),
+    ExpectedViolation(
+        ("V1-GRP-1",),
+        "where all tokens were loaded, the last one is computed again, and may read a block of a"
+        " window that the token behind it does not: it is not loaded",
+        lambda config: (
+            config.connector is Connector.ASYNC
+            and any(group.reach is not None and not group.is_mamba for group in config.groups)
+        ),
+        lambda step: any(
+            row.id in step.admitted and row.computed == row.tokens - 1
+            for row in step.planned.running
+        ),
+    ),
+    ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),
         "a request that the pool can never hold waits for ever, and all behind it",
         lambda config: config.oversized is Oversized.QUEUED,

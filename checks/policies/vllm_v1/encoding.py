@@ -24,8 +24,7 @@ def with_encoder_spans(
 ) -> tuple[VllmV1Config, tuple[Request, ...]]:
     """Configuration and requests of which some have images or audio in their prompts."""
     share = choices.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
-    is_alone = config.connector is Connector.NONE and config.kv_groups is None
-    is_alone = is_alone and config.steps_in_flight <= 1
+    is_alone = config.connector is Connector.NONE and config.steps_in_flight <= 1
     if not share or not is_alone or config.release is Release.V0_11_2:
         return config, requests
     most = min([config.block_size + 2, 6, *_limits(config, pinned)])

@@ -99,6 +99,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
     config = _with_groups(choices, config, requests, pinned)
+    if config.kv_groups is not None:  # lost loads, and what is sent, are not modelled beside them
+        for load in external.values():
+            load |= {"fails": False}
+            load.pop("if_lost", None)
     config, requests = with_encoder_spans(choices, config, requests, pinned)
     if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
         requests = _with_sessions(choices, swarm, plain, requests)

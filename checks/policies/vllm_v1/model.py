@@ -63,6 +63,8 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     if instance.returning and instance.config.kv_groups is not None:
         # Blocks are renumbered by the tables of one group.
         raise ConfigError("kv_groups", instance.config.kv_groups, "no such key with returning")
+    if instance.config.kv_groups is not None:
+        instance = evolve(instance, failing=frozenset())  # lost loads are not modelled beside them
     machine = machine_remembering(
         VllmV1Machine.of(instance.config, instance.requests, instance.external)
     )

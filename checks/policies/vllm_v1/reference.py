@@ -13,6 +13,7 @@ from checks.harness.system import Action
 from checks.remembered import machine_remembering
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
+from spec.core.errors import WorkloadError
 from spec.core.records import Event
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config
@@ -108,9 +109,11 @@ class VllmV1Reference(Reference):
         """The reference for a case.
 
         Raises:
-            WorkloadError: a request could never be served.
+            WorkloadError: a request could never be served, or loses a load beside kv_groups.
         """
         held = externals(case).items()
+        if case.config.kv_groups is not None and any(external.fails for _, external in held):
+            raise WorkloadError("fails", True, "false with kv_groups")
         tokens = {id_: external.tokens for id_, external in held}
         if_lost = {id_: external.if_lost for id_, external in held}
         machine = VllmV1Machine.of(case.config, case.requests, tokens, if_lost)

@@ -63,13 +63,15 @@ def positions_due(ctx: Context, step: Step, row: Sequence, budget: int) -> range
     return up_to_a_state(ctx, row, range(row.computed, end)[: cut_at(ctx, step)][:budget])
 
 
-def up_to_a_state(ctx: Context, row: Sequence, positions: range) -> range:
+def up_to_a_state(
+    ctx: Context, row: Sequence, positions: range, junction: int | None = None
+) -> range:
     """The first of these positions, up to one behind which a state is to be kept.
 
     All of them where no group has states, and behind the prompt, or what was sampled before a
     preemption. A chunk that ends before is cut to whole blocks; so are one that begins within a
     block, one that computes the last whole block, and one that passes the end of a prefix that
-    other groups had cached.
+    other groups had cached. `junction`: that end, if it is not what the request remembers.
     """
     start, stop, size = positions.start, positions.stop, ctx.config.block_size
     last = max(row.prompt_len, row.tokens - 1)
@@ -81,7 +83,8 @@ def up_to_a_state(ctx: Context, row: Sequence, positions: range) -> range:
         return positions if size > min(most, token_limit(ctx.config)) else range(start, start)
     stop = ends[-1] if stop < last else stop
     found = row.tokens - ctx.config.behaviour.keeps_state_for_same_prompt
-    kept = (row.junction, found // size * size)
+    parts = row.junction if junction is None else junction
+    kept = (parts, found // size * size)
     due = [end for end in ends if end < stop and (start % size or end in kept)]
     return range(start, min(due, default=stop))
 
@@ -301,13 +304,16 @@ def may_be_brought(ctx: Context, request_id: str) -> bool:
 
 
 def offered(ctx: Context, state: State, row: Sequence) -> int:
-    """Tokens that the connector has of a request; within a step the last one is computed."""
+    """Tokens that the connector has of a request; within a step, or where its state is needed, the
+    last one is computed.
+    """
     if ctx.config.connector is Connector.NONE or row.id in state.lost:
         return 0
     if not may_be_brought(ctx, row.id):
         return 0
-    most = row.tokens - (ctx.config.connector is Connector.SYNC)
-    return min(ctx.external.get(row.id, 0), most)
+    has_states = any(group.is_mamba for group in ctx.config.groups)
+    leaves_one = has_states or ctx.config.connector is Connector.SYNC
+    return min(ctx.external.get(row.id, 0), row.tokens - leaves_one)
 
 
 def steps_over(config: VllmV1Config) -> bool:

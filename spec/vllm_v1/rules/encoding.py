@@ -10,7 +10,13 @@ from spec.core.judging import ids
 from spec.core.requests import Content, Span
 from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step
-from spec.vllm_v1.rules.counting import positions_due, received, share, token_limit
+from spec.vllm_v1.rules.counting import (
+    positions_due,
+    received,
+    share,
+    token_limit,
+    up_to_a_state,
+)
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, witness
 from spec.vllm_v1.rules.spans import (
     encoded,
@@ -177,9 +183,11 @@ def _cut_at_admission(ctx: Context, step: Step) -> Iterator[tuple[Sequence, int,
     for id_ in step.admitted:
         row, given = rows.get(id_), step.scheduled.get(id_, 0)
         if row is not None and spans_of(ctx, id_):
-            due = share(ctx, step, row.tokens + step.drafts.get(id_, 0) - row.computed, budget)
-            if given < due:
-                yield row, row.computed + given, row.computed + due
+            behind = row.tokens + step.drafts.get(id_, 0) - row.computed
+            whole = range(row.computed, row.computed + share(ctx, step, behind, budget))
+            due = up_to_a_state(ctx, row, whole)
+            if given < len(due):
+                yield row, row.computed + given, due.stop
         budget -= given
 
 

@@ -13,7 +13,7 @@ from attrs import fields
 from spec.core.blocks import BlockPool
 from spec.core.judging import ids
 from spec.core.words import by_name, changes
-from spec.vllm_v1.config import Scheduling
+from spec.vllm_v1.config import Connector, Scheduling
 from spec.vllm_v1.records import (
     Context,
     EncoderCache,
@@ -30,7 +30,7 @@ from spec.vllm_v1.rules.counting import (
     rank,
     turns_behind,
 )
-from spec.vllm_v1.rules.group_counting import held_blocks
+from spec.vllm_v1.rules.group_counting import first_read, held_blocks
 from spec.vllm_v1.rules.registry import between, code
 from spec.vllm_v1.rules.spans import given_up
 
@@ -52,15 +52,28 @@ def only_the_environment_acts(ctx: Context, before: State, after: State) -> Iter
     yield from _wrong_loads(ctx, before, after, gone)
     still = ids(after.draining)
     ended = (row for row in before.draining if row.id not in still)
-    leaving = (row for row in before.present if row.id in gone and not _drains(ctx, row))
+    leaving = [row for row in before.present if row.id in gone and not _drains(ctx, row)]
     given = [row for row in (*leaving, *ended) if row.blocks]
     written = [row for row in given if is_written(ctx, before, row.id)]
     yield from _wrong_flights(before, after, written)
     yield from _wrong_encoder(ctx, before.encoder, after.encoder, gone)
-    tables = [
-        tuple(map(held_blocks, (row.blocks, *row.tables))) for row in given if row not in written
-    ]
+    leavers = ids(leaving)
+    tables = [_given_back(ctx, row, row.id in leavers) for row in given if row not in written]
     yield from _wrong_pool(ctx, before.pool, after.pool, tables)
+
+
+def _given_back(ctx: Context, row: Sequence, leaves: bool) -> tuple[Table, ...]:
+    """What a request gives back, one part after the other: its tables in all groups of layers.
+
+    With a connector first what its next token does not read, if it `leaves`.
+    """
+    tables, first = [*row.tables], list[Table]()
+    if leaves and ctx.config.connector is not Connector.NONE:
+        for place, (group, table) in enumerate(zip(ctx.config.groups, row.tables, strict=False)):
+            read = first_read(group, row.computed)
+            first.append(held_blocks(table[:read]))
+            tables[place] = table[read:]
+    return (*first, *map(held_blocks, (row.blocks, *tables)))
 
 
 def _wrong_names(ctx: Context, before: State, after: State, gone: set[str]) -> Iterator[str]:

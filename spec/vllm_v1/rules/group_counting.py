@@ -1,6 +1,6 @@
 """Counts of several groups of layers for the rules, by definition: position by position."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup
 from spec.vllm_v1.records import Context, Sequence, Step
@@ -63,6 +63,42 @@ def uncertain(step: Step, row: Sequence) -> list[range]:
         spans += [range(start, start + count)] if count else []
         start += count
     return spans
+
+
+def first_read(group: KvGroup, computed: int) -> int:
+    """The first place of which the token behind the `computed` ones reads something."""
+    read = places_of(group, read_before(group, computed))
+    return read.start if read else computed // group.block_size
+
+
+def lacking_at_one_time(ctx: Context, tables: Iterable[tuple[int, ...]], end: int) -> int:
+    """Blocks that these tables lack in all groups together until `end` tokens are computed.
+
+    In a group with a window those held at one time: for the window, a whole step and those in
+    flight, and one block more where these do not begin with a block.
+    """
+    return sum(
+        _lacking(ctx, group, len(table), end, ever=True)
+        for group, table in zip(ctx.config.all_groups, tables, strict=True)
+    )
+
+
+def lacking_at_once(ctx: Context, tables: Iterable[tuple[int, ...]], end: int) -> int:
+    """Blocks that these tables lack in all groups together for the tokens up to `end`."""
+    return sum(
+        _lacking(ctx, group, len(table), slots_in(ctx, group, end), ever=False)
+        for group, table in zip(ctx.config.all_groups, tables, strict=True)
+    )
+
+
+def _lacking(ctx: Context, group: KvGroup, held: int, slots: int, *, ever: bool) -> int:
+    places = len(range(0, slots, group.block_size))
+    if ever and group.reach is not None:
+        planned = token_limit(ctx.config) * (1 + ctx.config.steps_in_flight)
+        tokens = min(group.reach - 1 + planned, ctx.config.max_model_len)
+        places = min(places, len(range(0, tokens, group.block_size)) + 1)
+    count = max(places - held, 0)
+    return min(count, 1) if group.is_mamba else count
 
 
 def lacking_in_groups(ctx: Context, row: Sequence, tokens: range) -> int:

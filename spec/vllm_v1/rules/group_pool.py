@@ -6,33 +6,38 @@ Source: vLLM 0.28.0, KV cache coordinator.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from attrs import define, field
 
 from spec.core.records import Event
 from spec.core.requests import BlockKey
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup, group_key
 from spec.vllm_v1.records import Context, Sequence, Step
 from spec.vllm_v1.rules.counting import (
     blocks_to_find,
     caches_results,
     most_padding,
+    offered,
     share,
-    token_limit,
     up_to_a_state,
 )
 from spec.vllm_v1.rules.group_counting import (
+    first_read,
     held_blocks,
+    lacking_at_once,
+    lacking_at_one_time,
     places_in,
     places_of,
     read_before,
-    slots_in,
     tables_by_group,
 )
 from spec.vllm_v1.rules.groups import finds_in_groups
 from spec.vllm_v1.rules.order import in_turn
 from spec.vllm_v1.rules.registry import by_id, code, has_groups, holders, of_step, witness
+from spec.vllm_v1.rules.spans import lacks_encoding
 
 _COORDINATOR = code("KV cache coordinator")
 _FIRST = 0  # the number of the group with full attention
@@ -43,8 +48,9 @@ class _Replay:
     """The pool while the events of a step are applied to it.
 
     `free`: the free list. `tables`: blocks by request and group, the null block where there is
-    none. `tokens`: of each request before the step. `keys`: the contents of blocks. `found`: the blocks of each content, the oldest first.
-    `given`: blocks that were handed out for tokens that the next event names. `wrong`: blocks that
+    none. `tokens`: of each request before the step. `keys`: the contents of blocks. `found`: the
+    blocks of each content, the oldest first. `given`: by group, blocks for tokens that the next
+    event names. `wrong`: blocks that
     were handed out in another order, and cached ones that were taken in another.
     """
 
@@ -77,18 +83,30 @@ class _Replay:
             case "hit_in_group":
                 self._take(event.id, event.before, event.after)
             case "allocate":
-                self._hand_out(_FIRST, event.after)
+                self.given[_FIRST] = event.after
             case "allocate_in_group":
-                self._hand_out(event.before, event.after)
+                self.given[event.before] = event.after
             case "catch_up" | "admit":
-                self._compute(event.id, event.before + event.after)
+                brought = event.before if event.id in self.step.external else 0
+                self._hand_out(event.id, event.before + event.after, brought)
+                end = event.before + event.after
+                self._let_find(event.id, min(end, self.tokens[event.id]))
+            case "load":
+                loaded = by_id(self.step.planned.present)[event.id].computed
+                self._hand_out(event.id, loaded, loaded)
+            case "promote":
+                self._let_find(event.id, by_id(self.step.before.present)[event.id].computed)
             case "give_back":
                 self._give_back(event.id, event.before, event.after)
-            case "preempt" | "finish" | "leave":
-                if event.transition == "finish":
-                    self.note_results(event.id)
-                for table in self.tables.pop(event.id, []):
-                    self._release(held_blocks((*table,)))
+            case "preempt":
+                self._release_all(event.id)
+            case "finish":
+                self.note_results(event.id)
+                row = by_id(self.step.planned.present)[event.id]
+                self._leave(row, row.computed + self.step.scheduled.get(row.id, 0))
+            case "leave":
+                row = by_id(self.step.planned.present)[event.id]
+                self._leave(row, row.computed)
 
     def _of(self, owner: str) -> list[list[int]]:
         return self.tables.setdefault(owner, [[] for _ in self.ctx.config.all_groups])
@@ -114,25 +132,28 @@ class _Replay:
             return self.ctx.keys.of(owner, place + 1)[-1]
         return group_key(self.ctx.keys, owner, group, place)
 
-    def _hand_out(self, number: int, blocks: tuple[int, ...]) -> None:
+    def _hand_out(self, owner: str, end: int, brought: int) -> None:
+        """New blocks stand where the tokens up to `end` lie.
+
+        In all groups those of the `brought` tokens are handed out first.
+        """
+        placed = list[tuple[bool, int, int]]()
+        for group in self.ctx.config.all_groups:
+            table, new = self._of(owner)[group.number], self.given.pop(group.number, ())
+            places = places_in(self.ctx, group, end) if new else 0
+            for place, block in enumerate(new, start=places - len(new)):
+                placed.append((place * group.block_size >= brought, group.number, block))
+            table += [NULL_BLOCK] * (places - len(table) - len(new)) + [*new]
+        blocks = [block for _, _, block in sorted(placed, key=lambda entry: entry[:2])]
         following = self.free[: len(blocks)]
-        if following != [*blocks]:
-            self.wrong.append(f"handed out {list(blocks)}, next were {following}")
+        if following != blocks:
+            self.wrong.append(f"handed out {blocks}, next were {following}")
         del self.free[: len(blocks)]
         for block in blocks:
             key = self.keys.pop(block, None)
             if key is not None:
                 self.found[key].remove(block)
-        self.given[number] = blocks
         self.holders.update(blocks)
-
-    def _compute(self, owner: str, end: int) -> None:
-        """New blocks stand where the last slots lie; what they make whole can be found."""
-        for group in self.ctx.config.all_groups:
-            table, new = self._of(owner)[group.number], self.given.pop(group.number, ())
-            places = places_in(self.ctx, group, end) if new else 0
-            table += [NULL_BLOCK] * (places - len(table) - len(new)) + [*new]
-        self._let_find_all(owner, min(end, self.tokens[owner]))
 
     def note_results(self, last: str = "") -> None:
         """What requests have sampled makes blocks whole, up to the `last` that sampled.
@@ -142,19 +163,19 @@ class _Replay:
         running = by_id(self.step.planned.running)
         for owner, tokens in self.step.outputs.items() if caches_results(self.ctx.config) else ():
             if owner in running and owner in self.tables:
-                self._let_find_all(owner, self.tokens[owner] + len(tokens) - 1)
+                self._let_find(owner, self.tokens[owner] + len(tokens) - 1)
             if owner == last:
                 return
 
-    def _let_find_all(self, owner: str, tokens: int) -> None:
+    def _let_find(self, owner: str, tokens: int) -> None:
         """Lookups find the blocks of a prefix of these tokens that is whole in all groups."""
         alignment = self.ctx.config.hit_alignment
         whole = tokens // alignment * alignment
         for group in self.ctx.config.all_groups:
             for place in range(whole // group.block_size):
-                self._let_find(owner, group, place)
+                self._let_find_block(owner, group, place)
 
-    def _let_find(self, owner: str, group: KvGroup, place: int) -> None:
+    def _let_find_block(self, owner: str, group: KvGroup, place: int) -> None:
         block = self._of(owner)[group.number][place]
         is_new = block != NULL_BLOCK and block not in self.keys
         if self.ctx.config.prefix_caching and is_new and may_be_hit(self.ctx, group, place):
@@ -166,6 +187,24 @@ class _Replay:
         given = [block for block in table if block in blocks]
         table[:] = [NULL_BLOCK if block in blocks else block for block in table]
         self._release((*given,))
+
+    def _leave(self, row: Sequence, computed: int) -> None:
+        """A request gives its blocks back, unless a load writes to them.
+
+        With a connector those first that the token behind the `computed` ones does not read.
+        """
+        if row.id in by_id(self.step.after.draining):
+            return
+        if self.ctx.config.connector is not Connector.NONE:
+            for group in self.ctx.config.groups:
+                table = self._of(row.id)[group.number]
+                unread = table[: first_read(group, computed)]
+                self._give_back(row.id, group.number, held_blocks((*unread,)))
+        self._release_all(row.id)
+
+    def _release_all(self, owner: str) -> None:
+        for table in self.tables.pop(owner, []):
+            self._release(held_blocks((*table,)))
 
     def _release(self, blocks: tuple[int, ...]) -> None:
         """From the last on; those without content go to the front of the free list."""
@@ -263,43 +302,65 @@ def _until_computed(events: Iterable[Event]) -> Iterator[Event]:
             return
 
 
-@of_step("V1-GRP-13", _COORDINATOR, applies=has_groups)
+def _judgeable(config: VllmV1Config) -> bool:
+    # How much an asynchronous load must leave to others is judged by V1-EXT-5.
+    return has_groups(config) and config.connector is not Connector.ASYNC
+
+
+@of_step("V1-GRP-13", _COORDINATOR, applies=_judgeable)
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     """A request waits for blocks only if more are lacking in all groups together than are free; if
     prompts are reserved, also those of all its tokens, in a group with a window those that it holds
     at one time.
     """
-    # Judged for the first of the queue when all is decided, with the drafts by which it may be
-    # padded. One that could begin with a state of the step, or whose chunk ends before a block, has
-    # another reason (V1-GRP-15, V1-GRP-14).
+    # Judged for the first of the queue when all is decided that does not lack an encoding, with the
+    # drafts by which it may be padded. One that could begin with a state of the step, or whose
+    # chunk ends before a block, has another reason (V1-GRP-15, V1-GRP-14). What the encoder cuts
+    # needs no more blocks than the whole.
     if step.preempted or step.budget_left == 0:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
     queue = in_turn(ctx, step.planned.queued)
-    row = next((row for row in queue if row.id not in step.before.held_back), None)
-    if row is None:
+    for row in (row for row in queue if row.id not in step.before.held_back):
+        lacks = lacks_encoding(ctx, step, row)
+        if lacks == {True} and ctx.config.behaviour.passes_over_unencoded:
+            continue
+        needed = None if True in lacks else _needed(ctx, step, row)
+        free = len(step.planned.pool.free)
+        if needed is not None and needed <= free:
+            yield f"{row.id} waits, it lacks {needed} blocks, {free} are free"
         return
+
+
+def _needed(ctx: Context, step: Step, row: Sequence) -> int | None:
+    """Free blocks that a request at the head of the queue needs; None if it waits for no block."""
     hits = _hits(ctx, step, row)
-    computed = len(hits[_FIRST]) * ctx.config.block_size
+    computed = max(len(hits[_FIRST]) * ctx.config.block_size, offered(ctx, step.planned, row))
     behind = row.tokens - computed
     padding = most_padding(ctx, computed, behind)
     if padding and behind + padding > step.budget_left:
-        return
+        return None
     given = share(ctx, step, behind + padding, step.budget_left)
     if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
-        return
+        return None
     given = len(up_to_a_state(ctx, row, range(computed, computed + given)))
     if not given or _ends_with_a_fresh_state(ctx, step, hits):
-        return
-    pool = step.planned.pool
-    revived = sum(block not in pool.references for block in held_blocks((*chain(*hits),)))
-    needed = revived + _lacking(ctx, hits, computed + given, ever=False)
+        return None
+    pool, groups = step.planned.pool, ctx.config.all_groups
+    tables = [*map(partial(_read_from, computed), groups, hits)]
+    revived = sum(block not in pool.references for block in held_blocks((*chain(*tables),)))
+    needed = lacking_at_once(ctx, tables, computed + given)
     if ctx.config.reserve_full_prompt:
-        needed = max(needed, revived + _lacking(ctx, hits, row.tokens, ever=True))
-    if needed <= len(pool.free):
-        yield f"{row.id} waits, it lacks {needed} blocks, {len(pool.free)} are free"
+        needed = max(needed, lacking_at_one_time(ctx, tables, row.tokens))
+    return needed + revived
+
+
+def _read_from(computed: int, group: KvGroup, found: tuple[int, ...]) -> tuple[int, ...]:
+    """A newcomer's table, without the blocks that the token behind the `computed` does not read."""
+    first = first_read(group, computed) if group.reach is not None else 0
+    return (*(NULL_BLOCK,) * first, *found[first:])
 
 
 def _hits(ctx: Context, step: Step, row: Sequence) -> list[tuple[int, ...]]:
@@ -322,25 +383,6 @@ def _hits(ctx: Context, step: Step, row: Sequence) -> list[tuple[int, ...]]:
         if all(-1 not in table for table in tables):
             return tables
     return [() for _ in ctx.config.all_groups]
-
-
-def _lacking(ctx: Context, hits: list[tuple[int, ...]], end: int, *, ever: bool) -> int:
-    """Blocks that a newcomer lacks in all groups together for the tokens up to `end`.
-
-    `ever`: at one time, without lookahead. In a group with a window: for the window, a whole step
-    and those in flight, and one block more where these do not begin with a block.
-    """
-    lacking = 0
-    for group, found in zip(ctx.config.all_groups, hits, strict=True):
-        slots = end if ever else slots_in(ctx, group, end)
-        places = len(range(0, slots, group.block_size))
-        if ever and group.reach is not None:
-            planned = token_limit(ctx.config) * (1 + ctx.config.steps_in_flight)
-            tokens = min(group.reach - 1 + planned, ctx.config.max_model_len)
-            places = min(places, len(range(0, tokens, group.block_size)) + 1)
-        count = max(places - len(found), 0)
-        lacking += min(count, 1) if group.is_mamba else count
-    return lacking
 
 
 def _ends_with_a_fresh_state(ctx: Context, step: Step, hits: list[tuple[int, ...]]) -> bool:

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from spec.core.judging import begin_alike
 from spec.core.requests import BlockKey
-from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.groups import NULL_BLOCK, KvGroup, group_key
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_to_find
 from spec.vllm_v1.rules.group_counting import (
     held_blocks,
@@ -39,6 +39,10 @@ _COORDINATOR = code("KV cache coordinator")
 def finds_in_groups(config: VllmV1Config) -> bool:
     """True if prefixes are looked up in several groups."""
     return has_groups(config) and config.prefix_caching
+
+
+def _loads_in_groups(config: VllmV1Config) -> bool:
+    return has_groups(config) and config.connector is Connector.ASYNC
 
 
 def has_states(config: VllmV1Config) -> bool:
@@ -113,12 +117,13 @@ def group_tables_grow_at_their_ends(ctx: Context, step: Step) -> Iterator[str]:
     then what it was handed out, the last block at the place of its last slot; a request that does
     not run has none.
     """
-    # Computing changes no table.
-    was, after = by_id(step.before.running), by_id(holders(step.after))
+    # Computing changes no table. One that loads, or has loaded, has its tables, too.
+    was, after = by_id(holders(step.before)), by_id(holders(step.after))
     running = by_id(step.planned.running)
     for row in holders(step.planned):
-        has_tables = row.id in running and ctx.config.groups
-        due = (*_due_tables(ctx, step, was.get(row.id), row),) if has_tables else ()
+        has_blocks = row.id in running or bool(row.blocks)
+        is_due = has_blocks and has_groups(ctx.config)
+        due = (*_due_tables(ctx, step, was.get(row.id), row),) if is_due else ()
         if row.tables != due:
             yield f"{row.id} has {row.tables}, expected {due}"
         if row.id in after and after[row.id].tables != row.tables:
@@ -143,7 +148,7 @@ def _due_tables(
         }
         held = was.tables[number - 1] if was and was.tables else ()
         kept = [NULL_BLOCK if block in moved["give_back"] else block for block in held]
-        if row.id in step.admitted:
+        if not held:
             taken = moved["hit_in_group"]
             places = found // group.block_size
             kept = [NULL_BLOCK] * (places - len(taken)) + taken
@@ -163,9 +168,11 @@ def longest_common_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A longer one was not in the cache all the time: before the step and when all was decided.
     pools, rows = (step.before.pool, step.planned.pool), by_id(step.before.queued)
-    tables = by_id(step.planned.running)
-    for event in step.happened("admit"):
+    tables = by_id(step.planned.present)
+    for event in step.happened("admit", "load"):
         row = rows[event.id]
+        if row.computed:  # it has loaded
+            continue
         taken = len(hits(step).get(row.id, ())) * ctx.config.block_size
         most = blocks_to_find(ctx, row) * ctx.config.block_size
         for end in range(ctx.config.hit_alignment, most + 1, ctx.config.hit_alignment):
@@ -190,13 +197,18 @@ def _keys_read(ctx: Context, row: Sequence, end: int) -> list[BlockKey]:
 
 
 def _wrong_hits(ctx: Context, step: Step, row: Sequence, taken: int) -> list[int]:
-    """Blocks that the request took and that do not hold its first tokens, or that it lacks."""
+    """Blocks that the request took and that do not hold its first tokens, or that it lacks.
+
+    What a connector brings may leave a token to compute that reads none of them.
+    """
     keys = step.planned.pool.keys
-    first = zip(row.blocks, ctx.keys.of(row.id, taken // ctx.config.block_size), strict=False)
-    wrong = [block for block, key in first if keys.get(block) != key]
+    own = zip(row.blocks, ctx.keys.of(row.id, taken // ctx.config.block_size), strict=False)
+    wrong = [block for block, key in own if keys.get(block) != key]
     for group, table in _further(ctx, row) if taken else ():
+        first = places_of(group, read_before(group, row.computed)).start
         for place in places_of(group, read_before(group, taken)):
-            if keys.get(table[place]) != group_key(ctx.keys, row.id, group, place):
+            due = group_key(ctx.keys, row.id, group, place) if place >= first else None
+            if keys.get(table[place]) != due:
                 wrong.append(table[place])
     return wrong
 
@@ -230,11 +242,13 @@ def groups_cache_a_requests_own_tokens(ctx: Context, state: State) -> Iterator[s
 @witness(lambda _, step: step.happened("hit_in_group"))
 def blocks_found_in_groups_are_computed(ctx: Context, state: State) -> Iterator[str]:
     """A block of a group that can be found and is held is full of computed tokens."""
-    # One of its holders at least has computed it to its end.
+    # One of its holders at least has computed it to its end. A loaded request computes its last
+    # token again: the block of it is full all the same.
     computed, held = set[int](), set[int]()
     for row in holders(state):
+        again = row.id in ctx.external and row not in state.running
         for group, table in _further(ctx, row):
-            computed.update(table[: row.computed // group.block_size])
+            computed.update(table[: (row.computed + again) // group.block_size])
             held.update(held_blocks(table))
     if empty := (held - computed) & state.pool.keys.keys():
         yield f"blocks {sorted(empty)} can be found and are not computed"
@@ -283,6 +297,27 @@ def sharers_in_groups_have_equal_tokens(ctx: Context, step: Step) -> Iterator[st
                     yield f"{event.id} and {other.id} share block {block}, their tokens differ"
 
 
+@of_step("V1-GRP-17", code("allocate_external_computed_blocks"), applies=_loads_in_groups)
+@witness(lambda _, step: step.happened("load"))
+def loads_have_blocks_where_they_are_read(ctx: Context, step: Step) -> Iterator[str]:
+    """A request that loads has, in each group, a block for each token on its way that the token
+    behind them reads, none for others, and none that can be found before it has come.
+    """
+    was, after = by_id(step.before.present), step.after
+    known = {block for event in step.happened("hit_in_group") for block in event.after}
+    for row in (*after.skipped, *after.draining):
+        if row.load is not Load.LOADING:
+            continue
+        earlier = was.get(row.id, row).tables
+        cached = {block for table in earlier for block in table} & step.before.pool.keys.keys()
+        for group, table in _further(ctx, row):
+            due = {*places_of(group, read_before(group, row.computed))}
+            there = {place for place, block in enumerate(table) if block != NULL_BLOCK}
+            fresh = {*held_blocks(table)} & after.pool.keys.keys() - known - cached
+            if there != due or fresh:
+                yield f"{row.id} loads {row.computed} tokens into {list(table)} of {group.number}"
+
+
 # --- states ---------------------------------------------------------------------------------------
 
 
@@ -296,11 +331,13 @@ def sharers_in_groups_have_equal_tokens(ctx: Context, step: Step) -> Iterator[st
 def states_can_be_found_where_chunks_end(ctx: Context, step: Step) -> Iterator[str]:
     """A state can be found only for a prefix with whose last token a chunk of it ended."""
     # Within a chunk no state is kept; so a request's new content in a group of states is at the
-    # end of its chunk, or of one in flight whose results have come.
+    # end of its chunk, or of one in flight whose results have come. Or it was loaded.
     before, after = step.before.pool.keys, {**step.planned.pool.keys, **step.after.pool.keys}
     found, left = set[int](), set[int]()
-    for row in step.planned.running:
+    loaded = {event.id for event in step.happened("promote")}
+    for row in step.planned.present:
         ends = [tokens.stop for tokens in uncertain(step, row)]
+        ends += [row.computed] if row.id in loaded else []
         for group, table in _further(ctx, row):
             if group.is_mamba:
                 found.update(block for block in table if block in after)
@@ -336,17 +373,18 @@ def states_are_read_a_step_later(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-GRP-16", code("shared_prefix_boundary"))
 @witness(lambda _, step: any(row.junction for row in step.planned.running))
 def junctions_are_where_groups_part(ctx: Context, step: Step) -> Iterator[str]:
-    """A running request remembers where the prefix ended that the first group had cached when it
-    was admitted, if the others had less of it; one that does not run remembers nothing, nor does
-    any where no group has states.
+    """A request with blocks remembers where the prefix ended that the first group had cached when
+    it began, if the others had less of it; one without remembers nothing, nor does any where no
+    group has states.
     """
     # What the first group had is between what is there throughout and what is there at any time.
-    before, has_any = by_id(step.before.running), has_states(ctx.config)
+    before = by_id(row for row in holders(step.before) if row.blocks)
+    has_any = has_states(ctx.config)
     for state in (step.planned, step.after):
-        for row in (*state.queued, *state.draining, *(() if has_any else state.running)):
-            if row.junction:
+        for row in holders(state):
+            if row.junction and not (has_any and row.blocks):
                 yield f"{row.id} has no states to keep, and groups part at {row.junction}"
-    for row in step.planned.running if has_any else ():
+    for row in (row for row in holders(step.planned) if row.blocks) if has_any else ():
         if row.id in before:
             if row.junction != before[row.id].junction:
                 yield f"{row.id} says {row.junction}, before {before[row.id].junction}"
@@ -356,8 +394,8 @@ def junctions_are_where_groups_part(ctx: Context, step: Step) -> Iterator[str]:
         parts = row.junction or taken
         if not max(least, taken) <= parts <= max(most, taken) or parts % ctx.config.hit_alignment:
             yield f"{row.id} says groups part at {row.junction}, takes {taken}, at most {most}"
-    after = by_id(step.after.running)
-    for row in step.planned.running:
+    after = by_id(holders(step.after))
+    for row in holders(step.planned):
         if row.id in after and after[row.id].junction != row.junction:
             yield f"{row.id} says {after[row.id].junction} after computing, {row.junction} before"
 

@@ -21,6 +21,7 @@ from spec.vllm_v1.rules.counting import (
     verified,
     wrongly_held_back,
 )
+from spec.vllm_v1.rules.group_counting import lacking_at_one_time, tables_by_group
 from spec.vllm_v1.rules.registry import (
     always,
     between,
@@ -138,12 +139,16 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
         more = 1 + drafts + ctx.config.num_lookahead_tokens
     begun = [row for row in state.skipped if row.blocks or row.id in state.lost]
     needed = lacking_blocks(ctx, more, 0) + sum(
-        lacking_blocks(ctx, row.tokens + more, len(row.blocks))
+        lacking_at_one_time(ctx, _all_tables(ctx, row), row.tokens + more)
         for row in (*running, *begun)
         if row.id != decided[-1].id
     )
     if needed > len(state.pool.free):
         yield f"{decided[-1].id} loads, {needed} blocks needed, {len(state.pool.free)} free"
+
+
+def _all_tables(ctx: Context, row: Sequence) -> Iterator[tuple[int, ...]]:
+    return (table for _, table in tables_by_group(ctx, row))
 
 
 @_between_loads("V1-EXT-6", witness=lambda _, step: step.before.draining)
@@ -259,7 +264,7 @@ def draining_goes_on(ctx: Context, step: Step) -> Iterator[str]:
             computed -= beyond if trims else 0
         loads, is_sent = row.load is Load.LOADING, ctx.config.sends and computed > 0
         if loads or is_sent:
-            due.append((row.id, row.blocks, computed, loads, is_sent))
+            due.append((row.id, (row.blocks, *row.tables), computed, loads, is_sent))
     if [_drained(row) for row in step.after.draining] != due:
         yield f"drain {step.after.draining}, expected {due}"
 
@@ -276,9 +281,9 @@ def what_has_finished_is_sent(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{id_} finishes, and {0 if row is None else row.computed} tokens are sent"
 
 
-def _drained(row: Sequence) -> tuple[str, tuple[int, ...], int, bool, bool]:
+def _drained(row: Sequence) -> tuple[str, tuple[tuple[int, ...], ...], int, bool, bool]:
     """What is known of a request that has left: its blocks, and who still needs them."""
-    return row.id, row.blocks, row.computed, row.load is Load.LOADING, row.sending
+    return row.id, (row.blocks, *row.tables), row.computed, row.load is Load.LOADING, row.sending
 
 
 @always("V1-EXT-12", _LOAD)

@@ -11,6 +11,7 @@ from spec.vllm_v1.rules.counting import (
     cached_throughout,
     share,
     token_limit,
+    up_to_a_state,
 )
 
 
@@ -77,10 +78,23 @@ def lacks_encoding(ctx: Context, step: Step, row: Sequence) -> set[bool]:
     """
     if not spans_of(ctx, row.id):
         return {False}
-    first, size = cached_throughout(ctx, step, row), ctx.config.block_size
-    starts = range(first, max(first, _cached(ctx, step, row)) + 1, size)
-    ends = ((at, at + share(ctx, step, row.tokens - at, step.budget_left)) for at in starts)
-    return {waits_for_encoding(ctx, step, row, start, end) for start, end in ends}
+    most = _cached(ctx, step, row)
+    first = 0 if ctx.config.groups else cached_throughout(ctx, step, row)  # others may have less
+    answers = set[bool]()
+    for start in range(first, max(first, most) + 1, ctx.config.block_size):
+        whole = range(start, start + share(ctx, step, row.tokens - start, step.budget_left))
+        for end in _ends(ctx, row, whole, most):
+            answers.add(waits_for_encoding(ctx, step, row, start, end))
+    return answers
+
+
+def _ends(ctx: Context, row: Sequence, positions: range, cached: int) -> set[int]:
+    """Where the first chunk of a waiting request may end.
+
+    `cached`: tokens of the first group; where the others have less of them a state is kept.
+    """
+    junctions = range(0, cached + 1, ctx.config.block_size)
+    return {up_to_a_state(ctx, row, positions, junction).stop for junction in junctions}
 
 
 def _cached(ctx: Context, step: Step, row: Sequence) -> int:
