@@ -256,9 +256,7 @@ class VllmV1Config(PolicyConfig):
 
     @property
     def uncertain_tokens(self) -> int:
-        """Most tokens that are planned and whose results are not known: those of a step, and of all
-        that may be in flight before it.
-        """
+        """Most tokens whose results are not known: of a step, and of those in flight before it."""
         return self.token_budget * (1 + self.steps_in_flight)
 
     @property

@@ -297,7 +297,7 @@ def sharers_in_groups_have_equal_tokens(ctx: Context, step: Step) -> Iterator[st
                     yield f"{event.id} and {other.id} share block {block}, their tokens differ"
 
 
-@of_step("V1-GRP-17", code("allocate_external_computed_blocks"), applies=_loads_in_groups)
+@of_step("V1-GRP-18", code("allocate_external_computed_blocks"), applies=_loads_in_groups)
 @witness(lambda _, step: step.happened("load"))
 def loads_have_blocks_where_they_are_read(ctx: Context, step: Step) -> Iterator[str]:
     """A request that loads has, in each group, a block for each token on its way that the token
