@@ -281,12 +281,15 @@ def _consider(ctx: Context, plan: Plan, row: Sequence) -> Plan:
 
 
 def _without_blocks(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> str | None:
-    """The rule that refuses a request its blocks; None if it has its slots beside prompts begun."""
-    pool = plan.state.pool
-    if groups.reads_fresh_state(ctx, pool, demand.further_hits, plan.states):
+    """The rule that refuses a request its blocks, if any does."""
+    if groups.reads_fresh_state(ctx, plan.state.pool, demand.further_hits, plan.states):
         return "V1-GRP-15"
-    fits = kv_cache.fits_at_admission(ctx, pool, row, demand, plan.in_progress)
-    return None if fits else "V1-KV-1"
+    return None if _fits(ctx, plan, row, demand) else "V1-KV-1"
+
+
+def _fits(ctx: Context, plan: Plan, row: Sequence, demand: Demand) -> bool:
+    """True if the request finds its slots beside the prompts in progress."""
+    return kv_cache.fits_at_admission(ctx, plan.state.pool, row, demand, plan.in_progress)
 
 
 def _not_to_be_cut(ctx: Context, plan: Plan, row: Sequence) -> Plan:

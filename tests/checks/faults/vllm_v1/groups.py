@@ -15,6 +15,7 @@ from tests.checks.faults.vllm_v1.table import SAME_IN_GROUPS, fault
 
 _WINDOW, _LARGER = "groups, sliding window", "groups, windows of larger blocks"
 _STATES, _NOT_CACHED = "groups, states", "groups, not cached"
+_SYNC, _ASYNC = "groups, window, sync", "groups, window, async"
 
 fault(groups, "unread_blocks", of="give_back", on=_NOT_CACHED, rules="V1-GRP-1")(
     lambda right, position, *given: right(position + 2, *given), "a block too many is given back"
@@ -84,7 +85,7 @@ fault(groups, "freed", of="finish", on=_WINDOW, rules="V1-GRP-11")(
     "a table's head is given back first",
 )
 fault(groups, "without_unread", of="give_back", on=_NOT_CACHED, rules="V1-GRP-11")(
-    lambda right, ctx, pool, row: _to_the_end(pool, *right(ctx, pool, row)),
+    lambda right, ctx, pool, *given: _to_the_end(pool, *right(ctx, pool, *given)),
     "what is given back is handed out last",
 )
 
@@ -160,3 +161,25 @@ fault(groups, "last_state", of="admit", on="groups, states, 0.33.0", rules="V1-B
     lambda right, *given, for_same_prompt: right(*given, for_same_prompt=not for_same_prompt),
     "the state for the same prompt is not kept, as in 0.28.0",
 )
+
+# --- connectors -----------------------------------------------------------------------------------
+
+fault(groups, "with_hits", of="load", on=_ASYNC, rules="V1-GRP-17")(
+    lambda right, ctx, row, hits, computed: right(ctx, row, hits, computed + 2),
+    "what is loaded has no block where the window begins",
+)
+fault(groups, "without_unread", of="abort", on=_SYNC, rules="V1-GRP-11")(
+    lambda _right, _ctx, pool, row, _computed: (pool, row, []),
+    "nothing is free before the rest of a request that leaves",
+)
+fault(kv_cache, "blocks_spoken_for", of="load", on=_ASYNC, rules="V1-EXT-5")(
+    always(0), "a load takes what prompts in progress lack in groups"
+)
+
+
+@fault(kv_cache, "_with_slots", of="admit", on=_SYNC, rules="V1-GRP-11")
+def slots_of_groups_first(
+    right: Wrong, ctx: Context, pool: BlockPool, row: Sequence, end: int
+) -> Any:
+    pool, tables = groups.allocated(ctx, pool, row.tables, end)
+    return right(ctx, pool, evolve(row, tables=tables), end)
