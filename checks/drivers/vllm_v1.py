@@ -65,6 +65,7 @@ HELLO = {
         **{"late_lookups": [False, True], "sends": [False, True]},
         "oversized": ["refused", "queued"],
         "pooling": [False, True],
+        "drafter_reads_ahead": [False, True],
     },
     "any_value": ["kv_groups"],
     "abilities": [
@@ -264,6 +265,7 @@ class VllmV1(SchedulerDriver):
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
+        self.scheduler.num_prefill_lookahead = int(config.get("drafter_reads_ahead", False))
         # The blocks of a next step with drafts, which the constructor counts for its own drafter.
         slots = 1 + self.drafts + config["num_lookahead_tokens"] if self.drafts else 0
         self.scheduler._spec_decode_step_blocks = -(-slots // size)

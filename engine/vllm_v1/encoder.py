@@ -24,10 +24,12 @@ class EncoderCache:
       refers to, the first to go first.
     - `taken`: by request, its spans whose encodings it has taken and not passed.
     - `keeps_repeated`: a request refers to a content until it has passed all of its spans of it.
+      `keeps_longer`: so many tokens behind a span it has passed it.
     """
 
     room: int
     keeps_repeated: bool
+    keeps_longer: int
     held: dict[Content, set[str]] = field(factory=dict)
     evictable: dict[Content, None] = field(factory=dict)
     evictable_tokens: int = 0
@@ -36,13 +38,15 @@ class EncoderCache:
     @staticmethod
     def of(config: VllmV1Config) -> "EncoderCache":
         """An empty cache."""
-        return EncoderCache(config.encoder_capacity, config.behaviour.keeps_repeated)
+        more = config.tokens_read_ahead if config.behaviour.encodes_for_drafter else 0
+        return EncoderCache(config.encoder_capacity, config.behaviour.keeps_repeated, more)
 
     def copy(self) -> "EncoderCache":
         """The same cache, to be changed on its own."""
         return EncoderCache(
             self.room,
             self.keeps_repeated,
+            self.keeps_longer,
             {content: {*holders} for content, holders in self.held.items()},
             {**self.evictable},
             self.evictable_tokens,
@@ -81,10 +85,13 @@ class EncoderCache:
         return gone
 
     def pass_by(self, row: RequestState, certain: int) -> None:
-        """A request needs no encoding of spans that end within its first `certain` tokens."""
+        """A request needs no encoding of spans that end within its first `certain` tokens.
+
+        Up to 0.28.0 a drafter may have to read the token behind them, too.
+        """
         spans = row.request.encoder_spans
         for number in sorted(self.taken.get(row.id, ())) if spans else ():
-            if spans[number].end <= certain:
+            if spans[number].end + self.keeps_longer <= certain:
                 self._give_back(row, number)
 
     def give_back(self, row: RequestState) -> None:
@@ -160,24 +167,27 @@ class EncoderDraft:
     def want(self, row: RequestState, start: int, tokens: int) -> Wanted:
         """What `tokens` tokens of the row from `start` on read: what is cached it takes at once.
 
-        What must go to make room goes at once, too.
+        What must go to make room goes at once, too. A drafter may read the token behind them; from
+        0.33.0 on it does without an encoding that cannot be had.
         """
         spans, end, wanted = row.request.encoder_spans, start + tokens, Wanted(tokens)
+        ahead = self._config.tokens_read_ahead
+        encodes_for_drafter = self._config.behaviour.encodes_for_drafter
         for number, span in enumerate(spans):
-            if start < span.end and span.offset < end:
-                is_had = self._is_had(row, number, wanted, (start, end))
+            if start < span.end and span.offset < end + ahead:
+                is_split = self._is_split(span, start, end)
+                is_had = self._is_had(row, number, wanted, is_split)
                 if not is_had:
-                    return Wanted(max(span.offset - start, 0), wanted.new, wanted.repeated)
+                    less = ahead if is_split or encodes_for_drafter else 0
+                    before = min(tokens, max(span.offset - less - start, 0))
+                    return Wanted(before, wanted.new, wanted.repeated)
         return wanted
 
-    def _is_had(
-        self, row: RequestState, number: int, wanted: Wanted, place: tuple[int, int]
-    ) -> bool:
-        """True if the encoding of a span can be had by tokens at this place: its start and end."""
+    def _is_had(self, row: RequestState, number: int, wanted: Wanted, is_split: bool) -> bool:
+        """True if the encoding of a span can be had by tokens that split it, or do not."""
         spans = row.request.encoder_spans
-        span, (start, end) = spans[number], place
-        keeps_whole = self._config.behaviour.keeps_whole
-        if keeps_whole and start <= span.offset and self._is_split(span, end):
+        span, keeps_whole = spans[number], self._config.behaviour.keeps_whole
+        if keeps_whole and is_split:
             return False
         pending = [spans[earlier].content for earlier in wanted.new]
         if span.content in pending:
@@ -185,7 +195,7 @@ class EncoderDraft:
             return True
         if self._to_change().take(row.id, number, span.content):
             return True
-        if not keeps_whole and start < span.offset and self._is_split(span, end):
+        if is_split:
             return False
         before = sum(content.tokens for content in pending)
         if before + span.content.tokens > self._budget:
@@ -197,8 +207,10 @@ class EncoderDraft:
         wanted.new += (number,)
         return True
 
-    def _is_split(self, span: Span, end: int) -> bool:
-        return self._config.disable_chunked_mm_input and end < span.end
+    def _is_split(self, span: Span, start: int, end: int) -> bool:
+        """True if the tokens from `start` to `end` begin a span, do not end it, and must."""
+        first = span.offset + 1 if self._config.behaviour.keeps_whole else span.offset
+        return self._config.disable_chunked_mm_input and start < first and end < span.end
 
     def encode(self, row: RequestState, wanted: Wanted) -> None:
         """The step encodes what the row wants; from 0.33.0 on all its spans of it refer to it."""

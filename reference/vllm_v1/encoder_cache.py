@@ -35,28 +35,31 @@ def want(
     """The spans that `tokens` tokens from `start` on read, as far as they can be had.
 
     The tokens are cut in front of the first span that exceeds the budget or the room, or that they
-    would split where this must not be.
+    would split where this must not be. A drafter may also read the token behind them; from 0.33.0
+    on it does without an encoding that cannot be had.
     """
     spans = ctx.requests[row.id].encoder_spans
     end, wanted = start + tokens, Wanted(cache, tokens)
+    ahead = ctx.config.tokens_read_ahead
     for index, span in enumerate(spans):
-        if not start < span.end or not span.offset < end:
+        if not start < span.end or not span.offset < end + ahead:
             continue
         pending = [spans[earlier].content for earlier in wanted.new]
         keeps_whole = ctx.config.behaviour.keeps_whole
         if keeps_whole and _is_split(ctx, span, start, end, start <= span.offset):
-            return _cut(wanted, span, start)
+            return _cut(wanted, span, start, ahead)
         if span.content in pending:
             wanted = evolve(wanted, repeated=(*wanted.repeated, index))
         elif span.content in wanted.cache.contents:
             wanted = evolve(wanted, cache=taken(wanted.cache, row.id, index, span.content))
         elif not keeps_whole and _is_split(ctx, span, start, end, start < span.offset):
-            return _cut(wanted, span, start)
+            return _cut(wanted, span, start, ahead)
         else:
             left = budget - sum(content.tokens for content in pending)
             room = _with_room(ctx, wanted, [*pending, span.content])
             if span.content.tokens > left or room is None:
-                return _cut(wanted, span, start)
+                is_read = ctx.config.behaviour.encodes_for_drafter
+                return _cut(wanted, span, start, ahead if is_read else 0)
             wanted = evolve(room, new=(*wanted.new, index))
     return wanted
 
@@ -66,9 +69,12 @@ def _is_split(ctx: Context, span: Span, start: int, end: int, begins_here: bool)
     return ctx.config.disable_chunked_mm_input and begins_here and end < span.end
 
 
-def _cut(wanted: Wanted, span: Span, start: int) -> Wanted:
-    """Only the tokens in front of a span; none where some of its tokens are found in the cache."""
-    return evolve(wanted, tokens=max(span.offset - start, 0))
+def _cut(wanted: Wanted, span: Span, start: int, ahead: int) -> Wanted:
+    """Only the tokens in front of a span; none where some of its tokens are found in the cache.
+
+    A drafter that reads so many tokens ahead must not come to it either.
+    """
+    return evolve(wanted, tokens=min(wanted.tokens, max(span.offset - ahead - start, 0)))
 
 
 def _with_room(ctx: Context, wanted: Wanted, contents: Iterable[Content]) -> Wanted | None:
@@ -115,13 +121,17 @@ def taken(cache: EncoderCache, request_id: str, index: int, content: Content) ->
 
 
 def passed(ctx: Context, state: State, request_id: str) -> State:
-    """A request needs no encoding of spans all of whose tokens are certain to be computed."""
+    """A request needs no encoding of spans all of whose tokens are certain to be computed.
+
+    Up to 0.28.0 the token that a drafter reads behind them must be, too.
+    """
     spans, cache = ctx.requests[request_id].encoder_spans, state.encoder
     if not spans:
         return state
     row = next(row for row in state.present if row.id == request_id)
+    more = ctx.config.tokens_read_ahead if ctx.config.behaviour.encodes_for_drafter else 0
     for index in cache.taken_by(request_id):
-        if spans[index].end <= row.computed - row.placeholders:
+        if spans[index].end + more <= row.computed - row.placeholders:
             cache = _given_back(ctx, cache, request_id, index)
     return evolve(state, encoder=cache)
 

@@ -69,6 +69,15 @@ MODELLED_WITH_CONNECTED_GROUPS: Mapping[str, tuple[Any, ...]] = {
     "sends": (False,),
 }
 """The values of keys beside which several groups of layers are modelled with a connector."""
+MODELLED_WITH_READING_AHEAD: Mapping[str, tuple[Any, ...]] = {
+    "release": (Release.V0_33_0, Release.V0_28_0),
+    "prefix_caching": (False,),
+    "kv_groups": (None,),
+}
+"""The values of keys beside which a drafter that reads ahead is modelled.
+
+0.28.0 leaves out the last block of its hits, 0.33.0 hashes a block with the token behind it.
+"""
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -89,6 +98,8 @@ class VllmV1Config(PolicyConfig):
     - `num_speculative_tokens`: draft tokens proposed for a request that decodes; 0 switches
       speculation off.
     - `num_lookahead_tokens`: slots set aside for a drafter with a KV cache of its own.
+    - `drafter_reads_ahead`: the drafter also reads the token behind those that a step computes, as
+      those of the EAGLE family do; so it needs the encoding of an image or audio a token earlier.
     - `accepted_drafts`: how many of a request's drafts are accepted each time, where the
       environment does not decide; None: all.
     - `connector`: how external keys and values are loaded.
@@ -117,8 +128,9 @@ class VllmV1Config(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
-            one, drafts or a step in flight of a model that pools, steps in flight or several groups
-            with what is not modelled beside them.
+            one, drafts or a step in flight of a model that pools, steps in flight, several groups
+            or a drafter that reads ahead with what is not modelled beside them, or such a drafter
+            without drafts.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -137,6 +149,7 @@ class VllmV1Config(PolicyConfig):
         "oversized",
         "pooling",
         "kv_groups",
+        "drafter_reads_ahead",
     )
 
     policy: str = "vllm-v1"
@@ -151,6 +164,7 @@ class VllmV1Config(PolicyConfig):
     prefix_caching: bool = True
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
+    drafter_reads_ahead: bool = False
     accepted_drafts: int | None = None
     connector: Connector = Connector.NONE
     late_lookups: bool = False
@@ -183,6 +197,10 @@ class VllmV1Config(PolicyConfig):
         _refuse_beside(
             self, "kv_groups and a connector", MODELLED_WITH_CONNECTED_GROUPS, is_connected
         )
+        reads_ahead = self.drafter_reads_ahead
+        _refuse_beside(self, "drafter_reads_ahead", MODELLED_WITH_READING_AHEAD, reads_ahead)
+        if reads_ahead and not self.num_speculative_tokens:
+            raise ConfigError("drafter_reads_ahead", True, "false where there are no drafts")
         if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
             raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 
@@ -280,6 +298,11 @@ class VllmV1Config(PolicyConfig):
         return 0 if is_spared else self.long_prefill_token_threshold
 
     @property
+    def tokens_read_ahead(self) -> int:
+        """Tokens that the drafter reads behind those that a step computes."""
+        return 1 if self.drafter_reads_ahead else 0
+
+    @property
     def frees_late(self) -> bool:
         """Blocks that a step in flight writes to are free only once its results have come.
 
@@ -318,6 +341,13 @@ def _refuse_beside(
 def is_modelled_in_flight(config: VllmV1Config) -> bool:
     """True if a step in flight is modelled beside the other keys."""
     return all(getattr(config, name) in values for name, values in MODELLED_IN_FLIGHT.items())
+
+
+def is_modelled_with_reading_ahead(config: VllmV1Config) -> bool:
+    """True if a drafter that reads ahead is modelled beside the other keys, and there are drafts."""
+    return config.num_speculative_tokens > 0 and all(
+        getattr(config, name) in values for name, values in MODELLED_WITH_READING_AHEAD.items()
+    )
 
 
 def is_modelled_with_groups(config: VllmV1Config) -> bool:

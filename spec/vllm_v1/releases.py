@@ -59,6 +59,9 @@ class Behaviour:
       of its spans that a step has come to; else until it has passed the first of them.
     - `keeps_whole`: where spans are not to be split, a step also stops in front of one that is
       cached, and of one at which it begins.
+    - `encodes_for_drafter`: a drafter that reads ahead comes only to tokens whose encodings are
+      there, which are kept until it has read the token behind their last one; else it reads what
+      is there, and they are kept until their tokens are computed.
     - `passes_over_unencoded`: a waiting request none of whose tokens can be computed before an
       encoding is there keeps its place, and those behind it are looked at; else admissions end.
     """
@@ -79,6 +82,7 @@ class Behaviour:
     loads_unread: bool
     keeps_repeated: bool
     keeps_whole: bool
+    encodes_for_drafter: bool
     passes_over_unencoded: bool
     keeps_state_for_same_prompt: bool
     retires_over_gaps: bool
@@ -101,6 +105,7 @@ _V0_11_2 = Behaviour(
     loads_unread=True,
     keeps_repeated=False,
     keeps_whole=False,
+    encodes_for_drafter=True,
     passes_over_unencoded=False,
     keeps_state_for_same_prompt=False,
     retires_over_gaps=False,
@@ -121,6 +126,7 @@ _V0_33_0 = evolve(
     loads_unread=False,
     keeps_repeated=True,
     keeps_whole=True,
+    encodes_for_drafter=False,
     passes_over_unencoded=True,
     keeps_state_for_same_prompt=True,
     retires_over_gaps=True,

@@ -104,7 +104,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
             load |= {"fails": False}
             load.pop("if_lost", None)
     config, requests = with_encoder_spans(choices, config, requests, pinned)
-    if choices.chance(0.15) and (plain := _for_sessions(config, pinned)) is not None:
+    if choices.chance(0.22) and (plain := _for_sessions(config, pinned)) is not None:
         requests = _with_sessions(choices, swarm, plain, requests)
         config = _with_room_for_sessions(plain, requests)
         drawn = {"grammars": grammars} if grammars else {}
@@ -218,7 +218,7 @@ def _with_pooling(
     pinned: Mapping[str, Any],
 ) -> tuple[VllmV1Config, tuple[Request, ...]]:
     """Configuration and requests of a model that pools, whose prompts may be as long as it."""
-    is_drawn = choices.chance(0.2) and "pooling" not in pinned
+    is_drawn = choices.chance(0.24) and "pooling" not in pinned
     may_pool = not (config.num_speculative_tokens or config.steps_in_flight)
     if is_drawn and may_pool and config.release is not Release.V0_11_2:
         config = evolve(config, pooling=True)

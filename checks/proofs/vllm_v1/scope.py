@@ -25,6 +25,7 @@ SCOPE = Scope(
         "prefix_caching": _ANY_HIT,
         "num_speculative_tokens": IN_SETTING,
         "num_lookahead_tokens": IN_SETTING,
+        "drafter_reads_ahead": _ENCODER,
         "accepted_drafts": "any number of accepted drafts is given",
         "connector": _ANY_HIT,
         "late_lookups": "who is passed over enters no formula; exploring looks at it",

@@ -23,6 +23,8 @@ from spec.vllm_v1.rules.spans import (
     encoder_budget,
     encoder_capacity,
     given_up,
+    positions_of,
+    positions_read,
     spans_of,
     stops_at_span,
     total,
@@ -35,14 +37,16 @@ _CACHE = code("EncoderCacheManager")
 
 @of_step("V1-ENC-1", _SCHEDULED, witness=lambda _, step: step.encoded)
 def tokens_read_encodings(ctx: Context, step: Step) -> Iterator[str]:
-    """A token of an image or audio is computed only in a step in which its encoding is in the
-    cache, and its request refers to it.
+    """A token of an image or audio is computed, and up to 0.28.0 read ahead by a drafter, only in a
+    step in which its encoding is in the cache, and its request refers to it.
     """
     encoder = step.planned.encoder
     for row in step.planned.running:
-        end = row.computed + step.scheduled.get(row.id, 0)
+        positions = positions_of(row, step)
+        if ctx.config.behaviour.encodes_for_drafter:
+            positions = positions_read(ctx, row, step)
         for span in spans_of(ctx, row.id):
-            is_read = range(max(row.computed, span.offset), min(end, span.end))
+            is_read = range(max(positions.start, span.offset), min(positions.stop, span.end))
             if is_read and row.id not in encoder.holders(span.content):
                 yield f"{row.id} reads {span.content}, which is not there, or not for it"
 
@@ -216,8 +220,9 @@ def _reads_whole(ctx: Context, step: Step, row: Sequence) -> bool:
 @of_step("V1-ENC-10", _SCHEDULED)
 @witness(lambda _, step: step.planned.encoder.taken != step.before.encoder.taken)
 def references_begin_with_a_token(ctx: Context, step: Step) -> Iterator[str]:
-    """A request refers to an encoding from the step on that computes a token of it; up to 0.28.0
-    not for a second span of what this very step encodes for it.
+    """A request refers to an encoding from the step on that computes a token of it, or whose
+    drafter reads one ahead, from 0.33.0 on if it is there; up to 0.28.0 not for a second span of what this very step encodes for
+    it.
     """
     # What a victim refers to is taken back, all else stays.
     before, planned = step.before.encoder, step.planned.encoder
@@ -240,14 +245,18 @@ def references_begin_with_a_token(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _asked_for(ctx: Context, step: Step, row: Sequence) -> set[int]:
-    """The spans of which the step computes a token of the request, and that it refers to for it."""
+    """The spans of which the step reads a token of the request, and that it refers to for it."""
     spans, own = spans_of(ctx, row.id), dict(step.encoded).get(row.id, ())
-    positions = range(row.computed, row.computed + step.scheduled.get(row.id, 0))
+    positions, taken = positions_read(ctx, row, step), step.planned.encoder.taken_by(row.id)
     read = {
         number
         for number, span in enumerate(spans)
         if positions and positions.start < span.end and span.offset < positions.stop
     }
+    if not ctx.config.behaviour.encodes_for_drafter:
+        ahead = {number for number in read if spans[number].offset >= positions_of(row, step).stop}
+        read -= ahead.difference(taken)
+
     if ctx.config.behaviour.keeps_repeated:
         return read
     new = {spans[number].content for number in own}
@@ -258,13 +267,16 @@ def _asked_for(ctx: Context, step: Step, row: Sequence) -> set[int]:
 @witness(lambda _, step: {*step.after.encoder.evictable} - {*step.planned.encoder.evictable})
 def references_end_with_the_last_token(ctx: Context, step: Step) -> Iterator[str]:
     """A request refers to an encoding until the results have come of a step that leaves none of its
-    tokens to compute, or to compute again for a rejected draft, or until it leaves; and what none
-    refers to any more may go, after all that may go already.
+    tokens to compute, or to compute again for a rejected draft, up to 0.28.0 nor the token behind
+    them where a drafter reads ahead, or until it leaves; and what none refers to any more may go,
+    after all that may go already.
     """
     leavers = [event.id for event in step.happened("leave")] or sorted(step.leavers)
+    keeps_longer = ctx.config.drafter_reads_ahead and ctx.config.behaviour.encodes_for_drafter
+    more = 1 if keeps_longer else 0
     turns = [(id_, number) for id_ in leavers for number in step.planned.encoder.taken_by(id_)]
     for id_ in received(ctx, step).scheduled:
-        certain, is_over = _certain(ctx, step, id_), id_ in step.finished
+        certain, is_over = _certain(ctx, step, id_) - more, id_ in step.finished
         for number in step.planned.encoder.taken_by(id_) if id_ not in leavers else ():
             if is_over or spans_of(ctx, id_)[number].end <= certain:
                 turns.append((id_, number))

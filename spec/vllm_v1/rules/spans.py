@@ -41,12 +41,34 @@ def encoded(ctx: Context, step: Step) -> list[Content]:
     return [spans_of(ctx, id_)[index].content for id_, spans in step.encoded for index in spans]
 
 
+def positions_of(row: Sequence, step: Step) -> range:
+    """Positions of a request that the step computes."""
+    return range(row.computed, row.computed + step.scheduled.get(row.id, 0))
+
+
+def positions_read(ctx: Context, row: Sequence, step: Step) -> range:
+    """The same, and the one behind them if a drafter reads ahead."""
+    positions = positions_of(row, step)
+    ahead = 1 if ctx.config.drafter_reads_ahead and positions else 0
+    return range(positions.start, positions.stop + ahead)
+
+
 def stops_at_span(ctx: Context, row: Sequence, position: int) -> bool:
-    """True if a token of a span is next at this position: the request's tokens may be cut there.
+    """True if a token of a span is read next at this position: the tokens may be cut there.
 
     Whether they had to be is V1-ENC-8's.
     """
-    return any(span.offset <= position < span.end for span in spans_of(ctx, row.id))
+    return bool(_spans_at(ctx, row, position))
+
+
+def _spans_at(ctx: Context, row: Sequence, position: int) -> list[Span]:
+    """The spans of which the next token is one, or the one that a drafter reads behind it."""
+    read = {position, position + 1} if ctx.config.drafter_reads_ahead else {position}
+    return [span for span in spans_of(ctx, row.id) if not read.isdisjoint(_places(span))]
+
+
+def _places(span: Span) -> range:
+    return range(span.offset, span.end)
 
 
 def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, end: int) -> bool:
@@ -55,15 +77,18 @@ def waits_for_encoding(ctx: Context, step: Step, row: Sequence, position: int, e
     The span there is not encoded and exceeds what the step leaves of the encoder's budget, or of
     the room beside what requests refer to; or it must not be split and would be.
     """
-    span = next(
-        (span for span in spans_of(ctx, row.id) if span.offset <= position < span.end), None
-    )
-    if span is None:
-        return False
-    if ctx.config.disable_chunked_mm_input and position == span.offset and end < span.end:
+    spans = _spans_at(ctx, row, position)
+    return any(_is_in_the_way(ctx, step, span, position, end) for span in spans)
+
+
+def _is_in_the_way(ctx: Context, step: Step, span: Span, position: int, end: int) -> bool:
+    """True if the span is not to be read behind this position, or is to be read whole."""
+    if ctx.config.disable_chunked_mm_input and position <= span.offset and end < span.end:
         return True
     encoder, tokens = step.planned.encoder, span.content.tokens
     if span.content in encoder.contents:
+        return False
+    if position < span.offset and not ctx.config.behaviour.encodes_for_drafter:
         return False
     held = total(content for content, _ in encoder.held)
     exceeds = total(encoded(ctx, step)) + tokens > encoder_budget(ctx.config)
