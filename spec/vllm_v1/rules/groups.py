@@ -336,8 +336,9 @@ def states_can_be_found_where_chunks_end(ctx: Context, step: Step) -> Iterator[s
     found, left = set[int](), set[int]()
     loaded = {event.id for event in step.happened("promote")}
     for row in step.planned.present:
-        ends = [tokens.stop for tokens in uncertain(step, row)]
-        ends += [row.computed] if row.id in loaded else []
+        ends = [row.computed] if row.id in loaded else []
+        if row in step.planned.running:
+            ends += [tokens.stop for tokens in uncertain(step, row)]
         for group, table in _further(ctx, row):
             if group.is_mamba:
                 found.update(block for block in table if block in after)

@@ -179,7 +179,7 @@ fault(kv_cache, "blocks_spoken_for", of="load", on=_ASYNC, rules="V1-EXT-5")(
 
 @fault(kv_cache, "_with_slots", of="admit", on=_SYNC, rules="V1-GRP-11")
 def slots_of_groups_first(
-    right: Wrong, ctx: Context, pool: BlockPool, row: Sequence, end: int
+    right: Wrong, ctx: Context, pool: BlockPool, row: Sequence, needed: groups.Positions
 ) -> Any:
-    pool, tables = groups.allocated(ctx, pool, row.tables, end)
-    return right(ctx, pool, evolve(row, tables=tables), end)
+    pool, tables = groups.allocated(ctx, pool, row.tables, needed)
+    return right(ctx, pool, evolve(row, tables=tables), needed)
