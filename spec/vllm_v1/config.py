@@ -299,7 +299,7 @@ def is_modelled_in_flight(config: VllmV1Config) -> bool:
 
 
 def is_modelled_with_reading_ahead(config: VllmV1Config) -> bool:
-    """True if a drafter that reads ahead is modelled beside the other keys, and there are drafts."""
+    """True if there are drafts, and a drafter that reads ahead is modelled beside all else."""
     return config.num_speculative_tokens > 0 and all(
         getattr(config, name) in values for name, values in MODELLED_WITH_READING_AHEAD.items()
     )
