@@ -50,6 +50,7 @@ MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
 MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
     "pooling": (False,),
+    "drafter_reads_ahead": (False,),
 }
 """The values of keys beside which several groups of layers are modelled."""
 MODELLED_WITH_STATES: Mapping[str, tuple[Any, ...]] = {
@@ -72,7 +73,6 @@ MODELLED_WITH_CONNECTED_GROUPS: Mapping[str, tuple[Any, ...]] = {
 MODELLED_WITH_READING_AHEAD: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
     "prefix_caching": (False,),
-    "kv_groups": (None,),
 }
 """The values of keys beside which a drafter that reads ahead is modelled.
 
@@ -344,7 +344,7 @@ def is_modelled_in_flight(config: VllmV1Config) -> bool:
 
 
 def is_modelled_with_reading_ahead(config: VllmV1Config) -> bool:
-    """True if a drafter that reads ahead is modelled beside the other keys, and there are drafts."""
+    """True if there are drafts, and a drafter that reads ahead is modelled beside all else."""
     return config.num_speculative_tokens > 0 and all(
         getattr(config, name) in values for name, values in MODELLED_WITH_READING_AHEAD.items()
     )

@@ -141,14 +141,16 @@ REFUTED = {
     "V1-BUD-4": ("priority", "encoder, priority"),
     "V1-ENC-2": ("encoder, priority", "encoder, priority, 0.33.0"),
     "V1-ENC-5": ("encoder, repeated",),
-    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped"),
+    "V1-ENC-6": ("encoder, read ahead, side by side",),
+    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped", "encoder, read ahead, whole"),
+    "V1-ENC-10": ("encoder, read ahead, side by side",),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": (
         *("priority, hashed ahead", "sync load, lost", "sync load, gone"),
         "groups, priority, hashed ahead",
     ),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
-    "V1-PRG-3": ("speculation, padding, model length",),
+    "V1-PRG-3": ("speculation, padding, model length", "encoder, read ahead, side by side"),
     "V1-LIF-7": ("oversized", "oversized, answer"),
     "V1-PRG-4": (
         "async load, answered in front",
@@ -164,6 +166,7 @@ REFUTED = {
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
         "encoder, whole and capped, 0.33.0",
+        "encoder, read ahead, side by side",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -182,6 +185,7 @@ REFUTED = {
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
         "encoder, whole and capped, 0.33.0",
+        "encoder, read ahead, side by side",
     ),
     **refuted_vllm_v0.REFUTED,
 }

@@ -413,7 +413,7 @@ EXPECTED_VIOLATIONS = (
         ("V1-PRG-4", "endless"),
         "an image or audio that is not to be split, longer than the threshold, is never computed",
         lambda config: (
-            config.behaviour.keeps_whole
+            (config.behaviour.keeps_whole or config.drafter_reads_ahead)
             and config.disable_chunked_mm_input
             and config.long_prefill_token_threshold > 0
         ),
@@ -443,6 +443,12 @@ EXPECTED_VIOLATIONS = (
             row.id in step.admitted and row.computed == row.tokens - 1
             for row in step.planned.running
         ),
+    ),
+    ExpectedViolation(
+        ("V1-ENC-6", "V1-ENC-10", "V1-PRG-3", "V1-PRG-4", "endless"),
+        "a drafter reads a token ahead, and two images or audio without two tokens between them do"
+        " not have room together",
+        lambda config: config.drafter_reads_ahead and config.behaviour.encodes_for_drafter,
     ),
     ExpectedViolation(
         ("V1-LIF-7", "V1-PRG-4", "endless"),

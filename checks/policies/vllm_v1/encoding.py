@@ -7,13 +7,14 @@ from attrs import evolve
 
 from checks.harness.choices import Choices
 from spec.core.requests import Request
-from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config, is_modelled_with_reading_ahead
 from spec.vllm_v1.releases import Release
 
 Spans: TypeAlias = tuple[tuple[int, int, str], ...]  # of each its offset, tokens and content's name
 
 _NAMES = ("cat", "dog", "owl")
 _MOST_SPANS = 4  # of a request
+_APART = 2  # tokens between two spans, so that a drafter that reads ahead reads one at a time
 
 
 def with_encoder_spans(
@@ -23,19 +24,21 @@ def with_encoder_spans(
     pinned: Mapping[str, Any],
 ) -> tuple[VllmV1Config, tuple[Request, ...]]:
     """Configuration and requests of which some have images or audio in their prompts."""
-    share = choices.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
+    share, reads_ahead = choices.one_of((0.0, 0.0, 0.0, 0.5, 1.0)), choices.chance(0.5)
     is_alone = config.connector is Connector.NONE and config.steps_in_flight <= 1
     if not share or not is_alone or config.release is Release.V0_11_2:
         return config, requests
+    plain, config = config, _with_drafter(config, pinned) if reads_ahead else config
     most = min([config.block_size + 2, 6, *_limits(config, pinned)])
     contents = [(choices.between(1, most), name) for name in _NAMES]
     drawn: list[Spans] = []
     for request in requests:
         is_chosen = choices.chance(share)
-        drawn.append(_spans(choices, request, contents, drawn) if is_chosen else ())
+        apart = _APART if config.drafter_reads_ahead else 0
+        drawn.append(_spans(choices, request, contents, drawn, apart) if is_chosen else ())
     longest = max((tokens for spans in drawn for _, tokens, _ in spans), default=0)
     if not longest:
-        return config, requests
+        return plain, requests
     spanned = (
         evolve(request, prompt=request.prompt.with_spans(spans))
         for request, spans in zip(requests, drawn, strict=True)
@@ -43,10 +46,18 @@ def with_encoder_spans(
     return _with_encoder(choices, config, longest, pinned), tuple(spanned)
 
 
+def _with_drafter(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Config:
+    """The configuration with a drafter that reads ahead, if that is modelled beside it."""
+    keys: dict[str, Any] = {"prefix_caching": False, "drafter_reads_ahead": True}
+    free = {name: value for name, value in keys.items() if name not in pinned}
+    uncached = evolve(config, prefix_caching=free.get("prefix_caching", config.prefix_caching))
+    return evolve(uncached, **free) if is_modelled_with_reading_ahead(uncached) else config
+
+
 def _limits(config: VllmV1Config, pinned: Mapping[str, Any]) -> Iterator[int]:
     """The most tokens that a content may have where a key that limits them is not drawn."""
     if pinned.get("disable_chunked_mm_input"):
-        yield config.token_budget
+        yield max(config.token_budget - config.tokens_read_ahead, 1)
     if "max_num_encoder_input_tokens" in pinned:
         yield config.encoder_budget
     if "encoder_cache_size" in pinned:
@@ -57,10 +68,11 @@ def _with_encoder(
     choices: Choices, config: VllmV1Config, longest: int, pinned: Mapping[str, Any]
 ) -> VllmV1Config:
     """The configuration with budget and capacity of the encoder, near the `longest` content."""
+    whole, often = longest + config.tokens_read_ahead, 0.6 if config.drafter_reads_ahead else 0.3
     drawn: dict[str, Any] = {
         "max_num_encoder_input_tokens": longest + choices.between(0, 2 * longest),
         "encoder_cache_size": longest + choices.between(0, 2 * longest),
-        "disable_chunked_mm_input": choices.chance(0.3) and longest <= config.token_budget,
+        "disable_chunked_mm_input": choices.chance(often) and whole <= config.token_budget,
     }
     return evolve(config, **{key: value for key, value in drawn.items() if key not in pinned})
 
@@ -70,8 +82,12 @@ def _spans(
     request: Request,
     contents: Sequence[tuple[int, str]],
     earlier: Sequence[Spans],
+    apart: int,
 ) -> Spans:
-    """The spans of a request: as many of an earlier request's as fit, or own ones."""
+    """The spans of a request: as many of an earlier request's as fit, or own ones.
+
+    `apart`: the fewest tokens between two of them.
+    """
     repeats = choices.chance(0.4)
     if repeats and earlier:
         spans = earlier[choices.earlier(len(earlier))]
@@ -81,6 +97,8 @@ def _spans(
     for _ in range(choices.between(1, _MOST_SPANS)):
         tokens, name = choices.one_of(contents)
         offset = end + choices.between(0, 3)
+        if own:
+            offset += apart
         if offset + tokens <= request.prompt_len:
             own.append((offset, tokens, name))
             end = offset + tokens

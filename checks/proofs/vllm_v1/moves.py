@@ -148,7 +148,8 @@ def rare_case(random: Random) -> Case:
 _BESIDE = (
     *("sessions", "sessions, blocks", "sessions, preempted", "encoder", "encoder, budget"),
     *("encoder, evicted", "encoder, repeated", "encoder, priority", "encoder, whole"),
-    "encoder, whole and capped",
+    *("encoder, whole and capped", "encoder, read ahead", "encoder, read ahead, whole"),
+    "encoder, read ahead, side by side",
 )
 
 LINK = Link(

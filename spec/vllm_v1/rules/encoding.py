@@ -220,9 +220,9 @@ def _reads_whole(ctx: Context, step: Step, row: Sequence) -> bool:
 @of_step("V1-ENC-10", _SCHEDULED)
 @witness(lambda _, step: step.planned.encoder.taken != step.before.encoder.taken)
 def references_begin_with_a_token(ctx: Context, step: Step) -> Iterator[str]:
-    """A request refers to an encoding from the step on that computes a token of it, or whose
-    drafter reads one ahead, from 0.33.0 on if it is there; up to 0.28.0 not for a second span of what this very step encodes for
-    it.
+    """A request refers to an encoding from the step that computes a token of it, or whose drafter
+    reads one ahead, from 0.33.0 on if it is there; up to 0.28.0 not for a second span of what this
+    very step encodes for it.
     """
     # What a victim refers to is taken back, all else stays.
     before, planned = step.before.encoder, step.planned.encoder
