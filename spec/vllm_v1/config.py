@@ -50,7 +50,6 @@ MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
 MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
     "pooling": (False,),
-    "drafter_reads_ahead": (False,),
 }
 """The values of keys beside which several groups of layers are modelled."""
 MODELLED_WITH_STATES: Mapping[str, tuple[Any, ...]] = {
@@ -73,6 +72,7 @@ MODELLED_WITH_CONNECTED_GROUPS: Mapping[str, tuple[Any, ...]] = {
 MODELLED_WITH_READING_AHEAD: Mapping[str, tuple[Any, ...]] = {
     "release": (Release.V0_33_0, Release.V0_28_0),
     "prefix_caching": (False,),
+    "kv_groups": (None,),
 }
 """The values of keys beside which a drafter that reads ahead is modelled.
 
