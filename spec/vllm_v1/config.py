@@ -107,8 +107,8 @@ class VllmV1Config(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
-            one, drafts or a step in flight of a model that pools, steps in flight or several groups
-            with what is not modelled beside them.
+            one, drafts or a step in flight of a model that pools, steps in flight, several groups
+            or states with what is not modelled beside them.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -250,9 +250,7 @@ class VllmV1Config(PolicyConfig):
 
     @property
     def uncertain_tokens(self) -> int:
-        """Most tokens that are planned and whose results are not known: those of a step, and of all
-        that may be in flight before it.
-        """
+        """Most tokens without results: those of a step, and of all that may be in flight."""
         return self.token_budget * (1 + self.steps_in_flight)
 
     @property

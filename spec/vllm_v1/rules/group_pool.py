@@ -43,9 +43,10 @@ class _Replay:
     """The pool while the events of a step are applied to it.
 
     `free`: the free list. `tables`: blocks by request and group, the null block where there is
-    none. `tokens`: of each request before the step. `keys`: the contents of blocks. `found`: the blocks of each content, the oldest first.
-    `given`: blocks that were handed out for tokens that the next event names. `wrong`: blocks that
-    were handed out in another order, and cached ones that were taken in another.
+    none. `tokens`: of each request before the step. `keys`: the contents of blocks. `found`: the
+    blocks of each content, the oldest first. `given`: blocks that were handed out for tokens that
+    the next event names. `wrong`: blocks that were handed out in another order, and cached ones
+    that were taken in another.
     """
 
     ctx: Context
