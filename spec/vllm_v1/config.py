@@ -129,8 +129,8 @@ class VllmV1Config(PolicyConfig):
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
             one, drafts or a step in flight of a model that pools, steps in flight, several groups
-            or a drafter that reads ahead with what is not modelled beside them, or such a drafter
-            without drafts.
+            or states, or a drafter that reads ahead, with what is not modelled beside them, or such
+            a drafter without drafts.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -274,7 +274,7 @@ class VllmV1Config(PolicyConfig):
 
     @property
     def uncertain_tokens(self) -> int:
-        """Most tokens whose results are not known: of a step, and of those in flight before it."""
+        """Most tokens without results: those of a step, and of all that may be in flight."""
         return self.token_budget * (1 + self.steps_in_flight)
 
     @property

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from spec.core.errors import ConfigError
-from spec.vllm_v1.config import VllmV1Config
+from spec.core.requests import Prompt, Request
+from spec.vllm_v1.config import VllmV1Config, blocks_alone
 from spec.vllm_v1.groups import (
     GroupKind,
     KvGroup,
@@ -13,6 +14,7 @@ from spec.vllm_v1.groups import (
     last_state,
     most_blocks,
     parsed_groups,
+    retired_places,
     state_aligned_end,
     unread_blocks,
 )
@@ -39,10 +41,13 @@ def test_a_text_names_groups_with_their_windows_and_blocks() -> None:
         ({"kv_groups": "mamba, sliding 6/8"}, "kv_groups", "beside mamba"),
         ({"kv_groups": "mamba", "prefix_caching": False}, "prefix_caching", "true"),
         ({"kv_groups": "mamba", "chunked_prefill": False}, "chunked_prefill", "true"),
-        ({"kv_groups": "mamba", "connector": "sync"}, "connector", "none or async"),
-        ({"kv_groups": "sliding 6", "connector": "sync", "sends": True}, "sends", "False with a"),
-        ({"kv_groups": "sliding 6", "steps_in_flight": 1}, "steps_in_flight", "0 with kv_groups"),
-        ({"kv_groups": "sliding 6", "num_speculative_tokens": 1}, "num_speculative_tokens", "0"),
+        ({"kv_groups": "mamba", "connector": "sync"}, "connector", "none, async"),
+        ({"kv_groups": "sliding 6", "connector": "sync", "sends": True}, "sends", "false"),
+        (
+            {"kv_groups": "mamba", "num_speculative_tokens": 1},
+            "num_speculative_tokens",
+            "0 beside kv_groups with mamba",
+        ),
         ({"kv_groups": "sliding 6", "release": "0.11.2"}, "release", "0.33.0, 0.28.0"),
         ({"kv_groups": "sliding 6", "pooling": True}, "pooling", "False"),
     ],
@@ -73,6 +78,32 @@ def test_blocks_behind_the_window_are_read_no_more() -> None:
 def test_a_window_holds_its_tokens_those_of_a_step_and_one_block_more() -> None:
     assert most_blocks(4, 5, 64, 4) == 3
     assert most_blocks(4, 100, 16, 4) == 5
+
+
+def test_a_request_alone_needs_what_it_may_hold_with_steps_in_flight() -> None:
+    request = Request(id="a", prompt=Prompt.of_stream("a", 20), max_tokens=5)
+
+    def blocks(**keys: Any) -> int:
+        plain: dict[str, Any] = {"block_size": 2, "max_model_len": 64, "max_num_batched_tokens": 4}
+        return blocks_alone(request, VllmV1Config(**plain, **keys))
+
+    # 12 of the first group; 3 or 5 of a window and the tokens without results, and one more.
+    assert blocks(kv_groups="sliding 3") == 12 + 4
+    assert blocks(kv_groups="sliding 3", steps_in_flight=1) == 12 + 6
+    # States: that which is continued, those of the steps; in 0.28.0 none may come back.
+    assert blocks(kv_groups="mamba") == 12 + 2
+    assert blocks(kv_groups="mamba", steps_in_flight=1, release="0.33.0") == 12 + 3
+    assert blocks(kv_groups="mamba", steps_in_flight=1) == 12 + 12
+
+
+def test_states_before_a_gap_are_given_back_by_the_newer_release_alone() -> None:
+    table = (0, 3, 0, 5, 6, 0, 8)
+
+    assert retired_places(table, 5, 7, over_gaps=True) == [1, 3, 4]
+    assert retired_places(table, 5, 7, over_gaps=False) == [3, 4]
+    assert retired_places(table, 5, 2, over_gaps=False) == [1, 3, 4]
+    assert retired_places(table, 6, 2, over_gaps=False) == [1]
+    assert retired_places(table, 0, 1, over_gaps=False) == []
 
 
 def test_only_what_a_hit_could_read_is_kept() -> None:

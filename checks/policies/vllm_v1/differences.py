@@ -420,7 +420,7 @@ EXPECTED_VIOLATIONS = (
     ),
     ExpectedViolation(
         ("V1-GRP-2",),
-        "beside a step in flight, states before a place without one are kept with the request",
+        "beside a step in flight, states before a gap in a table are kept as long as the request",
         lambda config: config.leaves_states,
     ),
     ExpectedViolation(

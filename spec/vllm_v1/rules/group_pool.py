@@ -50,8 +50,8 @@ class _Replay:
     `free`: the free list. `tables`: blocks by request and group, the null block where there is
     none. `tokens`: of each request before the step. `keys`: the contents of blocks. `found`: the
     blocks of each content, the oldest first. `given`: by group, blocks for tokens that the next
-    event names. `wrong`: blocks that
-    were handed out in another order, and cached ones that were taken in another.
+    event names. `wrong`: blocks that were handed out in another order, and cached ones that were
+    taken in another.
     """
 
     ctx: Context

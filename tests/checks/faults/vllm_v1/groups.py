@@ -16,6 +16,7 @@ from tests.checks.faults.vllm_v1.table import SAME_IN_GROUPS, fault
 _WINDOW, _LARGER = "groups, sliding window", "groups, windows of larger blocks"
 _STATES, _NOT_CACHED = "groups, states", "groups, not cached"
 _SYNC, _ASYNC = "groups, window, sync", "groups, window, async"
+_FLIES, _STATES_FLY = "groups, in flight", "groups, states in flight"
 
 fault(groups, "unread_blocks", of="give_back", on=_NOT_CACHED, rules="V1-GRP-1")(
     lambda right, position, *given: right(position + 2, *given), "a block too many is given back"
@@ -164,7 +165,7 @@ fault(groups, "last_state", of="admit", on="groups, states, 0.33.0", rules="V1-B
 
 # --- connectors -----------------------------------------------------------------------------------
 
-fault(groups, "with_hits", of="load", on=_ASYNC, rules="V1-GRP-17")(
+fault(groups, "with_hits", of="load", on=_ASYNC, rules="V1-GRP-18")(
     lambda right, ctx, row, hits, computed: right(ctx, row, hits, computed + 2),
     "what is loaded has no block where the window begins",
 )
@@ -183,3 +184,25 @@ def slots_of_groups_first(
 ) -> Any:
     pool, tables = groups.allocated(ctx, pool, row.tables, needed)
     return right(ctx, pool, evolve(row, tables=tables), needed)
+
+# --- beside drafts and steps in flight ------------------------------------------------------------
+
+fault(groups, "without_unread", of="give_back", on=_FLIES, rules="V1-GRP-1")(
+    lambda right, ctx, pool, row, _certain: right(ctx, pool, row, row.computed),
+    "what a step in flight reads is given back",
+)
+fault(groups, "without_unread", of="give_back", on="groups, drafts", rules="V1-GRP-1")(
+    lambda right, ctx, pool, row, certain: right(ctx, pool, row, certain + 2),
+    "what lies behind drafts is given back before they are verified",
+)
+fault(groups, "most_blocks", of="admit", on="groups, stages", rules="V1-GRP-13")(
+    lambda right, reach, uncertain, *given: right(reach, 3 * uncertain, *given),
+    "a request reserves more than the steps in flight may hold",
+)
+fault(groups, "retired_places", of="give_back", on=f"{_STATES_FLY}, 0.33.0", rules="V1-GRP-2")(
+    lambda right, *given, over_gaps: right(*given, over_gaps=False),
+    "states before a gap are kept, as in 0.28.0",
+)
+fault(groups, "grown_from", of="allocate_in_group", on=_STATES_FLY, rules="V1-GRP-17")(
+    always(0), "it is forgotten from where the tables of states have grown"
+)
