@@ -130,6 +130,7 @@ TWIN_OF_ONE = Prompt.of_stream("twin", 1)
 TWIN_OF_TWO_BLOCKS = Prompt.of_stream("twin", 14)
 IMAGE = Prompt.of_stream("image", 10).with_spans([(6, 4, "b")])
 IMAGE_TWICE = Prompt.of_stream("two images", 10).with_spans([(0, 4, "a"), (4, 4, "a")])
+TWO_IMAGES = Prompt.of_stream("two images", 10).with_spans([(0, 2, "a"), (3, 3, "b")])
 LATE_IMAGE = Prompt.of_stream("a late image", 19).with_spans([(14, 4, "a")])
 TWO_BLOCKS = Prompt.of_parts([("system", 8)])
 
@@ -536,6 +537,23 @@ SCENES = {
         asks("b", IMAGE.with_spans([(1, 4, "a")]), 1),
         long_prefill_token_threshold=3,
         disable_chunked_mm_input=True,
+        release=Release.V0_33_0,
+    ),
+    "image_within_a_block": vllm_v1_scene(
+        "an image must not be split and begins within a block: the chunk there ends with the block",
+        asks("a", TWO_IMAGES, 1),
+        encoder_cache_size=4,
+        disable_chunked_mm_input=True,
+        kv_groups="mamba",
+        release=Release.V0_33_0,
+    ),
+    "window_not_loaded": vllm_v1_scene(
+        "all tokens were loaded: the last one is computed again and reads a block of its window"
+        " that was not",
+        asks("a", 8, 2),
+        connector=Connector.ASYNC,
+        external={"a": External(8)},
+        kv_groups="sliding 5",
         release=Release.V0_33_0,
     ),
     "given_back_after_its_turn": vllm_v1_scene(
