@@ -185,6 +185,7 @@ def slots_of_groups_first(
     pool, tables = groups.allocated(ctx, pool, row.tables, needed)
     return right(ctx, pool, evolve(row, tables=tables), needed)
 
+
 # --- beside drafts and steps in flight ------------------------------------------------------------
 
 fault(groups, "without_unread", of="give_back", on=_FLIES, rules="V1-GRP-1")(
