@@ -141,7 +141,8 @@ REFUTED = {
     "V1-BUD-4": ("priority", "encoder, priority"),
     "V1-ENC-2": ("encoder, priority", "encoder, priority, 0.33.0"),
     "V1-ENC-5": ("encoder, repeated",),
-    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped"),
+    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped", "groups, states, encoder, whole"),
+    "V1-GRP-1": ("groups, window, async, whole", "groups, window, async, whole, 0.33.0"),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": (
         *("priority, hashed ahead", "sync load, lost", "sync load, gone"),
@@ -164,6 +165,7 @@ REFUTED = {
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
         "encoder, whole and capped, 0.33.0",
+        "groups, states, encoder, whole, 0.33.0",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -182,6 +184,7 @@ REFUTED = {
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
         "encoder, whole and capped, 0.33.0",
+        "groups, states, encoder, whole, 0.33.0",
     ),
     **refuted_vllm_v0.REFUTED,
 }
