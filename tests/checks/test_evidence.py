@@ -142,8 +142,13 @@ REFUTED = {
     "V1-ENC-2": ("encoder, priority", "encoder, priority, 0.33.0"),
     "V1-ENC-5": ("encoder, repeated",),
     "V1-ENC-6": ("encoder, read ahead, side by side",),
-    "V1-ENC-9": ("encoder, whole", "encoder, whole and capped", "encoder, read ahead, whole"),
+    "V1-ENC-9": (
+        *("encoder, whole", "encoder, whole and capped", "encoder, read ahead, whole"),
+        "groups, states, encoder, whole",
+    ),
     "V1-ENC-10": ("encoder, read ahead, side by side",),
+    "V1-GRP-1": ("groups, window, async, whole", "groups, window, async, whole, 0.33.0"),
+    "V1-GRP-2": ("groups, states in flight",),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": (
         *("priority, hashed ahead", "sync load, lost", "sync load, gone"),
@@ -167,6 +172,7 @@ REFUTED = {
         "sessions, preempted, 0.33.0",
         "encoder, whole and capped, 0.33.0",
         "encoder, read ahead, side by side",
+        "groups, states, encoder, whole, 0.33.0",
     ),
     "V1-PRG-5": (
         "async load, answered in front",
@@ -186,6 +192,7 @@ REFUTED = {
         "sessions, preempted, 0.33.0",
         "encoder, whole and capped, 0.33.0",
         "encoder, read ahead, side by side",
+        "groups, states, encoder, whole, 0.33.0",
     ),
     **refuted_vllm_v0.REFUTED,
 }
