@@ -316,7 +316,7 @@ def _with_groups(
     pinned: Mapping[str, Any],
 ) -> VllmV1Config:
     """The configuration with further groups of layers, where they are modelled beside it."""
-    is_drawn = choices.chance(0.25) and "kv_groups" not in pinned
+    is_drawn = choices.chance(0.35) and "kv_groups" not in pinned
     if not (is_drawn and is_modelled_with_groups(config)):
         return config
     has_states = choices.chance(0.7) and is_modelled_with_states(config)

@@ -63,6 +63,10 @@ VLLM_V1_RARE = {
     "places free": 300,
     "a token short": 150,
     "in front": 300,
+    "states for all": 300,
+    "cut anywhere": 150,
+    "state of the step": 150,
+    "read no more": 150,
 }
 TABLES = {
     "spyre": Table(

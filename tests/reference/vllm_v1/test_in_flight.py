@@ -272,3 +272,38 @@ def test_what_is_not_modelled_is_refused(beside: dict[str, Any], allowed: str) -
         VllmV1Config(**{"steps_in_flight": 1} | beside)
 
     assert refused.value.allowed == allowed
+
+
+def test_what_a_step_in_flight_reads_behind_a_window_is_kept() -> None:
+    config: dict[str, Any] = {"max_num_batched_tokens": 4, "kv_groups": "sliding 3"}
+    flies = ahead(request("0", 13, 2), **config)
+    waits = machine(request("0", 13, 2), **config)
+
+    late, at_once = (
+        [
+            [*map(bool, row.tables[0])]
+            for step in steps_from(served, arrived(served), 4)
+            for row in step.planned.running
+        ]
+        for served in (flies, waits)
+    )
+
+    assert at_once == [[True], [True] * 2, [False, True, True], [False, False, True, True]]
+    assert late == [[True], [True] * 2, [True] * 3, [False, True, True, True]]
+
+
+@pytest.mark.parametrize(("release", "left"), [("0.28.0", [1, 3, 5, 7]), ("0.33.0", [3, 5, 7])])
+def test_states_before_a_gap_come_back_from_0_33_0_on(release: str, left: list[int]) -> None:
+    served = ahead(
+        request("0", 33, 2),
+        max_num_batched_tokens=8,
+        prefix_caching=True,
+        kv_groups="mamba",
+        release=release,
+    )
+
+    *_, last = steps_from(served, arrived(served), 4)
+
+    (running,) = last.planned.running
+    assert [place for place, block in enumerate(running.tables[0]) if block] == left
+    assert running.grown_from == (6 if release == "0.28.0" else 0)

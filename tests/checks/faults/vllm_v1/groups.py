@@ -196,7 +196,7 @@ fault(groups, "without_unread", of="give_back", on="groups, drafts", rules="V1-G
     lambda right, ctx, pool, row, certain: right(ctx, pool, row, certain + 2),
     "what lies behind drafts is given back before they are verified",
 )
-fault(groups, "most_blocks", of="admit", on="groups, stages", rules="V1-GRP-13")(
+fault(groups, "most_blocks", of="admit", on="groups, stages", rules="V1-GRP-13, V1-PRG-4")(
     lambda right, reach, uncertain, *given: right(reach, 3 * uncertain, *given),
     "a request reserves more than the steps in flight may hold",
 )

@@ -381,7 +381,7 @@ def in_front(right: Wrong, state: V1State, row: RequestState, turn: str) -> None
 # --- groups of layers -----------------------------------------------------------------------------
 
 fault("groups", groups, "unread")(
-    lambda _right, state, tables, _computed: (tables, [()] * len(state.groups)),
+    lambda _right, state, row, _certain: (row.tables, [()] * len(state.groups)),
     "kept behind: blocks behind a window are not given back",
 )
 fault("groups", groups, "common_hits")(
@@ -406,6 +406,20 @@ fault("groups", groups, "findable")(
 )
 fault("groups", groups, "last_states")(
     always(()), "state of the step: a state is read in the step that computes it"
+)
+
+
+fault("groups", V1State, "in_flight")(
+    always(0), "read no more: what a step in flight still reads in a window is given back"
+)
+fault("groups", apply, "_register_in_groups")(
+    lambda right, state, row, tokens: (
+        None if row.tokens > row.request.prompt_len else right(state, row, tokens)
+    ),
+    "answers of groups lost: blocks of an answer are not found in groups",
+)
+fault("groups", groups, "_end")(
+    lambda _right, _group, needed: needed[0], "no lookahead: a window has no slots for it"
 )
 
 
