@@ -49,7 +49,7 @@ def with_encoder_spans(
 
 def _with_drafter(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Config:
     """The configuration with a drafter that reads ahead, if that is modelled beside it."""
-    keys = {"prefix_caching": False, "drafter_reads_ahead": True}
+    keys: dict[str, Any] = {"prefix_caching": False, "drafter_reads_ahead": True}
     free = {name: value for name, value in keys.items() if name not in pinned}
     uncached = evolve(config, prefix_caching=free.get("prefix_caching", config.prefix_caching))
     return evolve(uncached, **free) if is_modelled_with_reading_ahead(uncached) else config
