@@ -342,7 +342,7 @@ class Sampled:
         accepted = self._accepted(turn)
         row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
         awaited = row.placeholders and int(rolled_back(row.placeholders, turn.drafts, accepted))
-        self._state.encoder.pass_by(row, row.computed - awaited)
+        self._state.encoder.pass_by(row, self._state.running.computed(row) - awaited)
         tokens, is_over = self._gained(turn, accepted, samples)
         due, first = len(tokens), turn.tokens - row.request.prompt_len
         self._stored += tokens

@@ -12,9 +12,11 @@ from engine.vllm_v1.state import SchedulerState
 
 def plan_step(state: SchedulerState) -> Plan:
     """The next step; after a preemption no waiting request is looked at in it."""
-    grown = plan_batch(state)
-    is_late = state.config.steps_in_flight > 0  # what rows have to verify is not known
-    verification = None if grown is not None or is_late else plan_verification(state)
+    # Rows that refer to encodings take turns, in which they pass them.
+    grown = None if state.encoder.taken else plan_batch(state)
+    # What rows have to verify is not known where a step is in flight.
+    is_apart = state.config.steps_in_flight > 0 or bool(state.encoder.taken)
+    verification = None if grown is not None or is_apart else plan_verification(state)
     if grown is not None or verification is not None:
         running = state.running
         new = len(running.members) if verification is None else verification.tokens

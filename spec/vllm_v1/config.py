@@ -143,13 +143,13 @@ class VllmV1Config(PolicyConfig):
     }
     MOST: ClassVar[Mapping[str, int]] = {"steps_in_flight": 4}
     LATER: ClassVar[tuple[str, ...]] = (
+        "drafter_reads_ahead",
         "steps_in_flight",
         "late_lookups",
         "sends",
         "oversized",
         "pooling",
         "kv_groups",
-        "drafter_reads_ahead",
     )
 
     policy: str = "vllm-v1"

@@ -7,7 +7,7 @@ import pytest
 from attrs import evolve
 
 from reference.core.block_pool import empty_pool
-from spec.core.errors import WorkloadError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.vllm_v1.config import Connector, VllmV1Config, refuse_unservable
 from spec.vllm_v1.records import Sequence, State, context_of
@@ -126,3 +126,23 @@ def test_a_model_that_pools_serves_prompts_of_its_length_and_nothing_else_more(
 
     with pytest.raises(WorkloadError, match=re.escape(allowed)):
         refuse_unservable(evolve(request("0", length, 1), **keys), config)
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "allowed"),
+    [
+        ({"prefix_caching": True}, "prefix_caching", "False with drafter_reads_ahead"),
+        ({"kv_groups": "sliding 6", "num_speculative_tokens": 0}, "kv_groups", "None"),
+        ({"release": "0.11.2"}, "release", "0.33.0, 0.28.0 with drafter_reads_ahead"),
+        ({"num_speculative_tokens": 0}, "drafter_reads_ahead", "false where there are no drafts"),
+    ],
+)
+def test_a_drafter_that_reads_ahead_is_refused_beside_what_is_not_modelled(
+    keys: dict[str, Any], key: str, allowed: str
+) -> None:
+    modelled = {"num_speculative_tokens": 1, "prefix_caching": False, "drafter_reads_ahead": True}
+
+    with pytest.raises(ConfigError, match=allowed) as raised:
+        VllmV1Config(**{**modelled, **keys})
+
+    assert raised.value.field == key

@@ -197,15 +197,15 @@ def _later_turns(divergence: Divergence) -> dict[str, int]:
 
 
 def _fills_what_was_hashed(divergence: Divergence, expected: Step) -> bool:
-    """True if a turn fills the block that the token which is left out had filled."""
-    size, rows = divergence.config.block_size, {row.id: row for row in expected.planned.running}
+    """True if a turn has begun whose first token is in the block that the one left out had filled.
+
+    From then on its blocks are known by the wrong token, before it fills them, too: so is a block
+    of another request that does hold that token.
+    """
+    size, rows = divergence.config.block_size, {row.id: row for row in expected.planned.present}
     kept = {id_: count for id_, count in _later_turns(divergence).items() if id_ in rows}
-    filling = (
-        id_
-        for id_, count in kept.items()
-        if (count + 1) % size == 0 and rows[id_].computed + expected.scheduled.get(id_, 0) > count
-    )
-    return any(filling)
+    begun = (id_ for id_, count in kept.items() if rows[id_].tokens > count)
+    return any((kept[id_] + 1) % size == 0 for id_ in begun)
 
 
 @in_step

@@ -58,6 +58,7 @@ VLLM_V1_RARE = {
     "victim is not refunded": 250,
     "a token too little room": 100,
     "split all the same": 150,
+    "not read ahead": 150,
     "kept by victims": 100,
     "closed": 150,
     "places free": 300,

@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from reference.core.guards import GuardError
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment
 from reference.vllm_v1.transitions import Plan
 from spec.core.errors import WorkloadError
-from spec.core.requests import Oversized
+from spec.core.requests import Oversized, Prompt
 from spec.vllm_v1.config import Connector
 from spec.vllm_v1.records import Step
 from tests.reference.scenes import arrived, of_parts, steps_from
@@ -37,6 +38,32 @@ def test_what_a_drafter_does_not_propose_is_not_verified() -> None:
 
     assert first.proposed == {"a": 0, "b": 2}
     assert (second.scheduled, second.drafts) == ({"a": 1, "b": 3}, {"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("release", "room", "scheduled", "encoded"),
+    [
+        ("0.28.0", 4, 4, (0, 1)),  # both images; the second one is read ahead
+        ("0.28.0", 3, 3, (0,)),  # the drafter must not come to the second one
+        ("0.33.0", 3, 4, (0,)),  # it reads the plain token there
+    ],
+)
+def test_a_drafter_that_reads_ahead_needs_an_image_a_token_earlier(
+    release: str, room: int, scheduled: int, encoded: tuple[int, ...]
+) -> None:
+    prompt = Prompt.of_stream("0", 6).with_spans(((0, 2, "a"), (4, 2, "b")))
+    scene = machine(
+        evolve(request("0", 6), prompt=prompt),
+        max_num_batched_tokens=4,
+        num_speculative_tokens=1,
+        drafter_reads_ahead=True,
+        encoder_cache_size=room,
+        release=release,
+    )
+
+    (step,) = steps_from(scene, arrived(scene), 1)
+
+    assert (step.scheduled, dict(step.encoded)) == ({"0": scheduled}, {"0": encoded})
 
 
 def first_step_in_which_the_load_of_a_is_lost(*leavers: str) -> Step:

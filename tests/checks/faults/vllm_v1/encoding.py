@@ -84,8 +84,23 @@ fault(encoder_cache, "want", of="encode", on="encoder, whole, 0.33.0", rules="V1
     configured(release=Release.V0_28_0), "an image at which a step begins is split"
 )
 fault(encoder_cache, "_cut", of="encode", on="encoder", rules="V1-PRG-3")(
-    lambda right, wanted, span, start: evolve(right(wanted, span, start), tokens=0),
+    lambda right, wanted, span, start, ahead: evolve(right(wanted, span, start, ahead), tokens=0),
     "not a token of what stands before an image",
+)
+
+fault(
+    VllmV1Config,
+    "tokens_read_ahead",
+    of="encode",
+    on="encoder, read ahead",
+    rules="V1-ENC-1, V1-ENC-10, V1-ENC-11",
+)(lambda _right, _config: 0, "no image is encoded for the token that a drafter reads")
+fault(encoder_cache, "_cut", of="encode", on="encoder, read ahead", rules="V1-ENC-1, V1-ENC-10")(
+    lambda right, wanted, span, start, _ahead: right(wanted, span, start, 0),
+    "a step stops in front of an image whose first token a drafter reads",
+)
+fault(encoder_cache, "passed", of="encode", on="encoder, read ahead", rules="V1-ENC-11")(
+    configured(release=Release.V0_33_0), "passed before its drafter has"
 )
 
 # --- what stays -----------------------------------------------------------------------------------

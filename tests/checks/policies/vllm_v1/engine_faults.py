@@ -116,12 +116,22 @@ fault("encoder", EncoderCache, "pass_by")(
     "passed a token later: an encoding stays until the token behind it is computed",
 )
 fault("encoder", EncoderDraft, "_is_split")(
-    lambda _right, _draft, _span, _end: False,
+    lambda _right, _draft, _span, _start, _end: False,
     "split all the same: images are split that must not be",
 )
 fault("encoder", EncoderDraft, "give_back")(
     always(None), "kept by victims: a victim, or a waiting request, still refers to its encodings"
 )
+
+
+@fault("encoder", EncoderDraft, "want")
+def not_read_ahead(right: Wrong, draft: Any, row: RequestState, start: int, tokens: int) -> Any:
+    """No image is encoded for the token that a drafter reads behind those of a step."""
+    config = draft._config
+    draft._config = evolve(config, drafter_reads_ahead=False)
+    wanted = right(draft, row, start, tokens)
+    draft._config = config
+    return wanted
 
 
 # --- blocks ---------------------------------------------------------------------------------------
