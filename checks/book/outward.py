@@ -92,6 +92,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
             f"{_V1}/core/single_type_kv_cache_manager.py": {
                 "remove_skipped_blocks": 624,
                 "cached_blocks_this_step": 1281,
+                "last_state_block_idx": 1285,
             },
             f"{_V1}/request.py": {
                 "shared_prefix_boundary": 195,
