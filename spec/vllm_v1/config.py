@@ -498,7 +498,8 @@ def blocks_of_group(group: KvGroup, end: Number, config: VllmV1Config) -> Number
 def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     """Raise if no step could ever complete the request under this configuration.
 
-    One that exceeds the pool is let in where such ones are queued.
+    One that exceeds the pool or the model length is let in where such ones are queued: a release
+    does not look at the length of a session's later turns.
 
     A request that is preempted computes its answer again like a prompt; where only the threshold
     cuts, that must fit the budget too, and all of it where the threshold spares the only request.
@@ -519,7 +520,9 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
         refuse_above("max_tokens", request.max_tokens, "a result of a model that pools", 1)
         refuse_above("prompt_len", request.prompt_len, "max_model_len", config.max_model_len)
     else:
-        refuse_too_long(request, config, (*served, "continued_by"))
+        refuse_unserved(request, config, (*served, "continued_by"))
+        if config.oversized is not Oversized.QUEUED:
+            refuse_too_long(request, config, (*served, "continued_by"))
     if request.external and config.connector is Connector.NONE:
         raise WorkloadError("external", request.external, "0 without a connector")
     if request.external_if_lost and config.kv_groups is not None:
