@@ -142,6 +142,7 @@ REFUTED = {
     "V1-ENC-2": ("encoder, priority", "encoder, priority, 0.33.0"),
     "V1-ENC-5": ("encoder, repeated",),
     "V1-ENC-9": ("encoder, whole", "encoder, whole and capped"),
+    "V1-GRP-2": ("groups, states in flight",),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": (
         *("priority, hashed ahead", "sync load, lost", "sync load, gone"),
