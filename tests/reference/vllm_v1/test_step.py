@@ -6,13 +6,15 @@ import pytest
 from attrs import evolve
 
 from reference.core.guards import GuardError
-from reference.vllm_v1 import transitions
+from reference.vllm_v1 import groups, transitions
 from reference.vllm_v1.step import Environment
 from reference.vllm_v1.transitions import Plan
+from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
 from spec.core.requests import Oversized, Prompt
 from spec.vllm_v1.config import Connector
-from spec.vllm_v1.records import Step
+from spec.vllm_v1.groups import group_key
+from spec.vllm_v1.records import Sequence, Step
 from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.reference.vllm_v1.scenes import ids, machine
 from tests.requests import request
@@ -156,3 +158,13 @@ def test_request_that_the_pool_can_never_hold_is_refused_or_waits_with_all_behin
 
     assert [(dict(step.scheduled), step.refusal) for step in steps] == [({}, "V1-KV-1")] * 3
     assert ids(steps[-1].after) == {"waiting": ["a", "b"]}
+
+
+def test_state_in_a_block_that_held_it_before_is_new_all_the_same() -> None:
+    ctx = machine(request("0", 4), kv_groups="mamba", prefix_caching=True).ctx
+    key = group_key(ctx.keys, "0", ctx.config.groups[0], 0)
+    pool = BlockPool(2, (1,), {2: 1}, {2: key}, {key: (2,)})
+    row = Sequence("0", 4, blocks=(1,), tables=((2,),))
+
+    assert groups.fresh_states(ctx, pool, pool, row, ()) == {key}
+    assert groups.fresh_states(ctx, pool, pool, row, ((2,),)) == frozenset()
