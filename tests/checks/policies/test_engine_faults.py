@@ -63,6 +63,7 @@ VLLM_V1_RARE = {
     "places free": 300,
     "a token short": 150,
     "in front": 300,
+    "loaded behind the window": 250,
 }
 TABLES = {
     "spyre": Table(

@@ -409,6 +409,15 @@ fault("groups", groups, "last_states")(
 )
 
 
+fault("groups", groups, "with_hits")(
+    lambda right, state, hits, _computed: right(state, hits, 0),
+    "loaded behind the window: what is brought has blocks that its next token does not read",
+)
+fault("groups", apply, "_release_unread")(
+    always(None), "not free first: what leaves gives its blocks back from its first table on"
+)
+
+
 @fault("groups", Draft, "preempt")
 def blocks_of_groups_stay_held(right: Wrong, draft: Draft, victim: RequestState) -> None:
     """In the plan a victim gives back the blocks of the first group alone."""
