@@ -83,7 +83,7 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
     """A request whose load has ended is schedulable with what was loaded, less one token if it is
     all; where nothing came it owns nothing, and asks again.
     """
-    # Its full blocks can be found from now on.
+    # Its full blocks can be found from now on: those of a prefix that is whole in all groups.
     before, planned = by_id(step.before.skipped), by_id(step.planned.present)
     taken = step.happened("prefix_hit", "allocate")
     for event in step.happened("promote"):
@@ -94,7 +94,8 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{event.id} keeps blocks of {list(row.blocks)}, nothing came"
         if loaded and row.computed != min(loaded, row.tokens - 1):
             yield f"{event.id} has {row.computed} tokens, {loaded} were loaded"
-        full = row.blocks[: row.computed // ctx.config.block_size]
+        whole = row.computed // ctx.config.hit_alignment * ctx.config.hit_alignment
+        full = row.blocks[: whole // ctx.config.block_size]
         hidden = [block for block in full if block not in step.planned.pool.keys]
         if ctx.config.prefix_caching and hidden:
             yield f"{event.id}: blocks {hidden} cannot be found"

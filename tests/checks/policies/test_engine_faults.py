@@ -68,6 +68,7 @@ VLLM_V1_RARE = {
     "cut anywhere": 150,
     "state of the step": 150,
     "read no more": 150,
+    "loaded behind the window": 250,
 }
 TABLES = {
     "spyre": Table(

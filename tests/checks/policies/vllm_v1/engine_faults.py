@@ -423,13 +423,20 @@ fault("groups", V1State, "in_flight")(
     always(0), "read no more: what a step in flight still reads in a window is given back"
 )
 fault("groups", apply, "_register_in_groups")(
-    lambda right, state, row, tokens: (
-        None if row.tokens > row.request.prompt_len else right(state, row, tokens)
+    lambda right, state, row, *given: (
+        None if row.tokens > row.request.prompt_len else right(state, row, *given)
     ),
     "answers of groups lost: blocks of an answer are not found in groups",
 )
 fault("groups", groups, "_end")(
     lambda _right, _group, needed: needed[0], "no lookahead: a window has no slots for it"
+)
+fault("groups", groups, "with_hits")(
+    lambda right, state, hits, _computed: right(state, hits, 0),
+    "loaded behind the window: what is brought has blocks that its next token does not read",
+)
+fault("groups", apply, "_release_unread")(
+    always(None), "not free first: what leaves gives its blocks back from its first table on"
 )
 
 
