@@ -264,13 +264,14 @@ def _with_room_for_sessions(config: VllmV1Config, requests: tuple[Request, ...])
 
     With fewer of them all could wait for each other for ever, which worlds and exploring show.
     """
-    if config.num_blocks is None or config.oversized is Oversized.QUEUED:
+    if config.oversized is Oversized.QUEUED:
         return config
     turns = {row.continued_by for row in requests}
     needed = {row.id: blocks_alone(row, config) for row in requests}
     last = sum(needed[row.id] for row in requests if row.id in turns and row.continued_by is None)
     others = max((needed[row.id] for row in requests if row.id not in turns), default=0)
-    return evolve(config, num_blocks=max(config.num_blocks, last + others))
+    enough = config.pool_blocks >= last + others
+    return config if enough else evolve(config, num_blocks=last + others)
 
 
 def _next_turn(
