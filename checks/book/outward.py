@@ -224,6 +224,7 @@ _DEFECTS: Mapping[str, Mapping[str, str]] = {
     "vllm-loads-wait": {"blocks are reserved": f"{_V1_CORE}/kv_cache_manager.py#L385"},
     "vllm-lost-in-flight": {"failed loads are skipped": f"{_V1_CORE}/sched/scheduler.py#L1808"},
     "vllm-lost-load": {"loads are asked for": f"{_V1_CORE}/sched/scheduler.py#L830"},
+    "vllm-session-too-long": {"sessions go on": f"{_V1_CORE}/sched/scheduler.py#L1465"},
     "vllm-sessions-blocks": {"turns end": f"{_V1_CORE}/sched/scheduler.py#L2164"},
     "vllm-sessions-places": {"places are counted": f"{_V1_CORE}/sched/scheduler.py#L756"},
 }

@@ -149,6 +149,7 @@ REFUTED = {
     "V1-ENC-10": ("encoder, read ahead, side by side",),
     "V1-GRP-1": ("groups, window, async, whole", "groups, window, async, whole, 0.33.0"),
     "V1-GRP-2": ("groups, states in flight",),
+    "V1-KV-7": ("sessions, too long", "sessions, too long, 0.33.0"),
     "V1-KV-10": ("sync load, lost", "sync load, gone", "in flight, loads lost"),
     "V1-KV-19": (
         *("priority, hashed ahead", "sync load, lost", "sync load, gone"),
@@ -170,6 +171,7 @@ REFUTED = {
         "sessions, blocks, 0.33.0",
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
+        *("sessions, too long", "sessions, too long, 0.33.0"),
         "encoder, whole and capped, 0.33.0",
         "encoder, read ahead, side by side",
         "groups, states, encoder, whole, 0.33.0",
@@ -190,6 +192,7 @@ REFUTED = {
         "sessions, blocks, 0.33.0",
         "sessions, preempted",
         "sessions, preempted, 0.33.0",
+        *("sessions, too long", "sessions, too long, 0.33.0"),
         "encoder, whole and capped, 0.33.0",
         "encoder, read ahead, side by side",
         "groups, states, encoder, whole, 0.33.0",

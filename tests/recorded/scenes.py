@@ -12,7 +12,7 @@ from attrs import frozen
 from checks.harness.case import Case
 from checks.harness.comparison import Terms
 from checks.policies.vllm_v1.reference import External
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Oversized, Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import released_2_6_3
 from spec.vllm_v0.config import VllmV0Config
@@ -496,6 +496,23 @@ SCENES = {
         num_blocks=4,
         max_num_batched_tokens=16,
         max_model_len=16,
+        release=Release.V0_33_0,
+    ),
+    "session_too_long": vllm_v1_scene(
+        "a turn of a session exceeds the model length, and waits until its client leaves",
+        asks("a", 6, 1, continued_by="b"),
+        asks(
+            "b",
+            Prompt.of_parts([("a", 6), ("b", 4)]),
+            1,
+            after="a",
+            arrival_time=0.0,
+            abort_at=6,
+        ),
+        num_blocks=4,
+        max_num_batched_tokens=3,
+        max_model_len=8,
+        oversized=Oversized.QUEUED,
         release=Release.V0_33_0,
     ),
     "hashed_with_the_last_token": vllm_v1_scene(

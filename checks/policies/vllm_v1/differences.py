@@ -456,6 +456,11 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.oversized is Oversized.QUEUED,
     ),
     ExpectedViolation(
+        ("V1-KV-7", "device: table length"),
+        "a later turn of a session that exceeds the model length has tokens without a slot",
+        lambda config: config.oversized is Oversized.QUEUED and is_modelled_with_sessions(config),
+    ),
+    ExpectedViolation(
         ("V1-PRG-4",),
         "sessions hold the blocks that others, or each other, want for their next turns",
         is_modelled_with_sessions,
