@@ -49,7 +49,7 @@ def test_a_text_names_groups_with_their_windows_and_blocks() -> None:
             "0 beside kv_groups with mamba",
         ),
         ({"kv_groups": "sliding 6", "release": "0.11.2"}, "release", "0.33.0, 0.28.0"),
-        ({"kv_groups": "sliding 6", "pooling": True}, "pooling", "False"),
+        ({"kv_groups": "sliding 6", "pooling": True}, "pooling", "false"),
     ],
 )
 def test_what_is_not_modelled_is_refused(keys: dict[str, Any], key: str, allowed: str) -> None:

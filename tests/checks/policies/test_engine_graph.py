@@ -135,9 +135,9 @@ def by_content(_right: Wrong, _blocks: Any, _block: int, key: object) -> bool:
     return key is not None
 
 
-def leavers_stay(right: Wrong, state: Any, results: Any, outcome: Any) -> None:
+def leavers_stay(right: Wrong, state: Any, results: Any, outcome: Any, turns: Any) -> None:
     """A client that goes away while the model runs is not noticed."""
-    right(state, evolve(results, leavers=()), outcome)
+    right(state, evolve(results, leavers=()), outcome, turns)
 
 
 # Where the fault shows, where it is planted, and the wrong function. Only the graph shows those
