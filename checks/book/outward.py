@@ -90,6 +90,7 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
                 "find_longest_cache_hit": 749,
             },
             f"{_V1}/core/single_type_kv_cache_manager.py": {
+                "allocate_external_computed_blocks": 288,
                 "remove_skipped_blocks": 624,
                 "cached_blocks_this_step": 1281,
                 "last_state_block_idx": 1285,

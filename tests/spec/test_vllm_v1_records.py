@@ -131,9 +131,9 @@ def test_a_model_that_pools_serves_prompts_of_its_length_and_nothing_else_more(
 @pytest.mark.parametrize(
     ("keys", "key", "allowed"),
     [
-        ({"prefix_caching": True}, "prefix_caching", "False with drafter_reads_ahead"),
-        ({"kv_groups": "sliding 6", "num_speculative_tokens": 0}, "kv_groups", "None"),
-        ({"release": "0.11.2"}, "release", "0.33.0, 0.28.0 with drafter_reads_ahead"),
+        ({"prefix_caching": True}, "prefix_caching", "false beside drafter_reads_ahead"),
+        ({"kv_groups": "sliding 6", "num_speculative_tokens": 0}, "kv_groups", "none"),
+        ({"release": "0.11.2"}, "release", "0.33.0, 0.28.0 beside drafter_reads_ahead"),
         ({"num_speculative_tokens": 0}, "drafter_reads_ahead", "false where there are no drafts"),
     ],
 )
