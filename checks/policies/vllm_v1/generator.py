@@ -319,7 +319,7 @@ def _with_groups(
     is_drawn = choices.chance(0.35) and "kv_groups" not in pinned
     if not (is_drawn and is_modelled_with_groups(config)):
         return config
-    has_states = choices.chance(0.7) and is_modelled_with_states(config)
+    has_states = choices.chance(0.9) and is_modelled_with_states(config)
     windows = [
         f"sliding {choices.between(2, 3 * config.block_size + 1)}"
         for _ in range(choices.one_of((1, 1, 2) if not has_states else (0, 0, 1)))

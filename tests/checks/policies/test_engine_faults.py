@@ -58,7 +58,7 @@ VLLM_V1_RARE = {
     "victim is not refunded": 250,
     "a token too little room": 100,
     "split all the same": 300,
-    "not read ahead": 150,
+    "not read ahead": 500,
     "kept by victims": 100,
     "closed": 150,
     "places free": 300,
@@ -69,6 +69,7 @@ VLLM_V1_RARE = {
     "state of the step": 150,
     "read no more": 150,
     "loaded behind the window": 250,
+    "not free first": 250,
 }
 TABLES = {
     "spyre": Table(
