@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 SPYRE_RARE = {
-    "shapes refused too soon": 1_500,  # many that wait, one of which just reaches the limit
+    "shapes refused too soon": 3_000,  # many that wait, one of which just reaches the limit
     "not back in line": 500,  # preempted while the cohort waits, then one of the next comes first
     "free blocks count as held": 150,
 }
