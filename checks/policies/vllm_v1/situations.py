@@ -85,7 +85,7 @@ RULE = Class(
     "rule",
     (
         *("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5"),
-        *("V1-GRP-14", "V1-GRP-15"),
+        *("V1-SES-3", "V1-ENC-8", "V1-GRP-14", "V1-GRP-15"),
     ),
     lambda moment: moment.event.rule,
 )
