@@ -93,7 +93,7 @@ def lacking_at_once(ctx: Context, tables: Iterable[tuple[int, ...]], end: int) -
 
 def _lacking(ctx: Context, group: KvGroup, held: int, slots: int, *, ever: bool) -> int:
     places = len(range(0, slots, group.block_size))
-    if ever and group.reach is not None:
+    if ever and group.reach is not None and not group.is_mamba:
         planned = token_limit(ctx.config) * (1 + ctx.config.steps_in_flight)
         tokens = min(group.reach - 1 + planned, ctx.config.max_model_len)
         places = min(places, len(range(0, tokens, group.block_size)) + 1)
