@@ -409,7 +409,7 @@ def _reading(ctx: Context) -> Context:
 fault(kv_cache, "prefix_hits", of="admit", on="cache not read, 0.33.0", rules="V1-KV-22")(
     lambda right, ctx, pool, row: right(_reading(ctx), pool, row), "takes hits although it must not"
 )
-fault(kv_cache, "_missing", of="allocate_slots", on="uncut", rules="V1-KV-13, V1-KV-7")(
+fault(kv_cache, "missing_blocks", of="allocate_slots", on="uncut", rules="V1-KV-13, V1-KV-7")(
     lambda right, *given: right(*given) + 1, "a block too many"
 )
 fault(kv_cache, "fits", on="fcfs", rules="guard BLK-1")(always(True), "blocks are never lacking")

@@ -186,7 +186,7 @@ fault(transitions, "finish", on="uncut", rules="V1-LIF-2, V1-LIF-4")(
     "those that finished earlier are forgotten",
 )
 fault(transitions, "abort", on="fcfs", rules="V1-LIF-3, V1-LIF-6")(
-    depending(lambda _ctx, _state, request_id: changed(unreported=frozenset({request_id}))),
+    depending(lambda _ctx, _state, request_id, *_: changed(unreported=frozenset({request_id}))),
     "those that left earlier are not reported",
 )
 
