@@ -296,15 +296,17 @@ def _next_turn(
     is_timed = choices.chance(0.4) and request.after is None
     when: dict[str, Any] = {"arrival_time": float(wait), "after": request.id}
     if is_timed:
-        when = {"arrival": request.arrival + choices.between(0, 2 * swarm.gap)}
+        arrival = request.arrival + choices.between(0, 2 * swarm.gap)
+        when = {"arrival": arrival}
+        # A client that left before would never send the turn, and its session would wait for ever.
+        if choices.chance(swarm.aborts / 4):
+            when |= {"abort_at": arrival + choices.between(5, 40)}
     ends = choices.between(1, max_tokens) if choices.chance(swarm.early_ends) else None
-    leaves = request.arrival + choices.between(5, 40) if choices.chance(swarm.aborts / 4) else None
     return Request(
         id=id_,
         prompt=Prompt.of_tokens([*kept, *(choices.between(0, 2) for _ in range(new))]),
         max_tokens=max_tokens,
         output_len=ends,
-        abort_at=leaves,
         **when,
     )
 
