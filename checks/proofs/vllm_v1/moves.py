@@ -146,7 +146,8 @@ def rare_case(random: Random) -> Case:
 
 
 _BESIDE = (
-    *("sessions", "sessions, blocks", "sessions, preempted", "encoder", "encoder, budget"),
+    *("sessions", "sessions, blocks", "sessions, too long", "sessions, preempted"),
+    *("encoder", "encoder, budget"),
     *("encoder, evicted", "encoder, repeated", "encoder, priority", "encoder, whole"),
     *("encoder, whole and capped", "encoder, read ahead", "encoder, read ahead, whole"),
     "encoder, read ahead, side by side",

@@ -29,6 +29,9 @@ UNDER_EVERY_KEY = {
     "PRV-NANO-SLT-2": "its bounds have one sequence; what breaks the rule are two in one block",
     "PRV-NANO-SLT-3": "its bounds have different blocks; what breaks the rule are two in one block",
     "PRV-NANO-SLT-5": "a step about the size of a table; what breaks the rule are two in one block",
+    "PRV-V1-KV-1": "a step about a count of blocks; what breaks the rule exceeds the model length",
+    "PRV-V1-KV-2": "its bounds end at the model length; what breaks the rule exceeds it",
+    "PRV-V1-KV-3": "its bounds end at the model length; what breaks the rule exceeds it",
     "PRV-V1-SPC-1": "its bounds have a running request; what breaks the rule is a fresh one",
     "PRV-V1-SPC-2": "its bounds have a running request; what breaks the rule is a fresh one",
 }

@@ -69,10 +69,10 @@ def test_every_defect_is_in_the_list() -> None:
 def _release(text: str) -> str:
     """The release of the recording, or else the last one that the page names as one that has it."""
     for name in recording_names(text):
-        release: str = read_recording(RECORDED / f"{name}.jsonl").hello.release
-        return release.split()[1]
+        return read_recording(RECORDED / f"{name}.jsonl").hello.release.split()[1]
     versions = text.partition("**Versions.**")[2].partition("\n\n")[0]
-    return re.findall(r"\d+\.\d+\.\d+", versions)[-1]
+    found: list[str] = re.findall(r"\d+\.\d+\.\d+", versions)
+    return found[-1]
 
 
 @pytest.mark.thorough
