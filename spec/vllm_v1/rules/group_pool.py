@@ -340,7 +340,8 @@ def _needed(ctx: Context, step: Step, row: Sequence) -> int | None:
     computed = max(len(hits[_FIRST]) * ctx.config.block_size, offered(ctx, step.planned, row))
     behind = row.tokens - computed
     padding = most_padding(ctx, computed, behind)
-    if padding and behind + padding > step.budget_left:
+    room = min(step.budget_left, ctx.config.max_model_len - computed)
+    if padding and behind + padding > room:  # it is not admitted with its padding (V1-SPC-5)
         return None
     given = share(ctx, step, behind + padding, step.budget_left)
     if given < share(ctx, step, behind, behind) and not ctx.config.chunked_prefill:
