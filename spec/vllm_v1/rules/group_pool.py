@@ -326,6 +326,8 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     for row in (row for row in queue if row.id not in step.before.held_back):
         lacks = lacks_encoding(ctx, step, row)
         if lacks == {True} and ctx.config.behaviour.passes_over_unencoded:
+            if not ctx.config.chunked_prefill:  # it may be one that would be cut (V1-CHK-2)
+                return
             continue
         needed = None if True in lacks else _needed(ctx, step, row)
         free = len(step.planned.pool.free)
