@@ -322,12 +322,12 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
+    # One that may not be cut ends the walk before its encodings are looked for (V1-CHK-2).
+    passes_over = ctx.config.behaviour.passes_over_unencoded and ctx.config.chunked_prefill
     queue = in_turn(ctx, step.planned.queued)
     for row in (row for row in queue if row.id not in step.before.held_back):
         lacks = lacks_encoding(ctx, step, row)
-        if lacks == {True} and ctx.config.behaviour.passes_over_unencoded:
-            if not ctx.config.chunked_prefill:  # it may be one that would be cut (V1-CHK-2)
-                return
+        if lacks == {True} and passes_over:
             continue
         needed = None if True in lacks else _needed(ctx, step, row)
         free = len(step.planned.pool.free)
