@@ -14,7 +14,8 @@ from engine.vllm_v1.results import Outcome, Proposes, Results
 from engine.vllm_v1.sessions import take_turn
 from engine.vllm_v1.state import SchedulerState
 from spec.core.requests import Request
-from spec.vllm_v1.config import VllmV1Config, refuse_unservable
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.requests import refuse_unservable
 
 
 class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):

@@ -10,8 +10,9 @@ from reference.core.machine import ReferenceMachine
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
 from spec.core.requests import Request, refuse_broken_session
-from spec.vllm_v1.config import VllmV1Config, refuse_unmodelled_session, refuse_unservable
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
+from spec.vllm_v1.requests import refuse_unmodelled_session, refuse_unservable
 
 
 @frozen

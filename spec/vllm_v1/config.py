@@ -13,9 +13,10 @@ from attrs import frozen
 
 from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import Oversized, Request, refuse_above, refuse_too_long, refuse_unserved
-from spec.vllm_v1.groups import GroupKind, KvGroup, most_blocks, parsed_groups
+from spec.core.errors import ConfigError
+from spec.core.requests import Oversized
+from spec.vllm_v1.groups import GroupKind, KvGroup, parsed_groups
+from spec.vllm_v1.modelled import Feature, refuse_unmodelled_beside
 from spec.vllm_v1.releases import BEHAVIOURS, Behaviour, Release
 
 
@@ -41,43 +42,6 @@ class Connector(StrEnum):
     NONE = "none"
     SYNC = "sync"
     ASYNC = "async"
-
-
-MODELLED_IN_FLIGHT: Mapping[str, tuple[Any, ...]] = {
-    "release": (Release.V0_33_0, Release.V0_28_0),
-}
-"""The values of keys beside which a step in flight is modelled."""
-MODELLED_WITH_GROUPS: Mapping[str, tuple[Any, ...]] = {
-    "release": (Release.V0_33_0, Release.V0_28_0),
-    "pooling": (False,),
-}
-"""The values of keys beside which several groups of layers are modelled."""
-MODELLED_WITH_STATES: Mapping[str, tuple[Any, ...]] = {
-    "prefix_caching": (True,),
-    "chunked_prefill": (True,),
-    "num_speculative_tokens": (0,),
-    "connector": (Connector.NONE, Connector.ASYNC),
-}
-"""The values of keys beside which groups of states are modelled.
-
-The releases count a block less than they take for what comes within a step beside states.
-"""
-MODELLED_WITH_CONNECTED_GROUPS: Mapping[str, tuple[Any, ...]] = {
-    "num_speculative_tokens": (0,),
-    "num_lookahead_tokens": (0,),
-    "steps_in_flight": (0,),
-    "sends": (False,),
-}
-"""The values of keys beside which several groups of layers are modelled with a connector."""
-MODELLED_WITH_READING_AHEAD: Mapping[str, tuple[Any, ...]] = {
-    "release": (Release.V0_33_0, Release.V0_28_0),
-    "prefix_caching": (False,),
-    "kv_groups": (None,),
-}
-"""The values of keys beside which a drafter that reads ahead is modelled.
-
-0.28.0 leaves out the last block of its hits, 0.33.0 hashes a block with the token behind it.
-"""
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -128,9 +92,8 @@ class VllmV1Config(PolicyConfig):
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, what a connector does without
-            one, drafts or a step in flight of a model that pools, steps in flight, several groups
-            or states, or a drafter that reads ahead, with what is not modelled beside them, or such
-            a drafter without drafts.
+            one, a feature beside what is not modelled beside it (`spec/vllm_v1/modelled.py`), or a
+            drafter that reads ahead without drafts.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -186,23 +149,20 @@ class VllmV1Config(PolicyConfig):
         for name in ("late_lookups", "sends"):
             if getattr(self, name) and self.connector is Connector.NONE:
                 raise ConfigError(name, True, "false without a connector")
-        for name in ("num_speculative_tokens", "steps_in_flight") if self.pooling else ():
-            if (value := getattr(self, name)) != 0:
-                raise ConfigError(name, value, "0 with pooling")
         has_groups = self.kv_groups is not None
-        is_connected = has_groups and self.connector is not Connector.NONE
-        _refuse_beside(self, "steps_in_flight", MODELLED_IN_FLIGHT, self.steps_in_flight > 0)
-        _refuse_beside(self, "kv_groups", MODELLED_WITH_GROUPS, has_groups)
-        _refuse_beside(self, "kv_groups with mamba", MODELLED_WITH_STATES, self.has_states)
-        _refuse_beside(
-            self, "kv_groups and a connector", MODELLED_WITH_CONNECTED_GROUPS, is_connected
-        )
-        reads_ahead = self.drafter_reads_ahead
-        _refuse_beside(self, "drafter_reads_ahead", MODELLED_WITH_READING_AHEAD, reads_ahead)
-        if reads_ahead and not self.num_speculative_tokens:
+        there = {
+            Feature.POOLING: self.pooling,
+            Feature.STEPS_IN_FLIGHT: self.steps_in_flight > 0,
+            Feature.SEVERAL_STEPS_IN_FLIGHT: self.steps_in_flight > 1,
+            Feature.GROUPS: has_groups,
+            Feature.GROUPS_OF_STATES: self.has_states,
+            Feature.GROUPS_WITH_CONNECTOR: has_groups and self.connector is not Connector.NONE,
+            Feature.READING_AHEAD: self.drafter_reads_ahead,
+        }
+        for feature in (feature for feature, is_there in there.items() if is_there):
+            refuse_unmodelled_beside(feature, self)
+        if self.drafter_reads_ahead and not self.num_speculative_tokens:
             raise ConfigError("drafter_reads_ahead", True, "false where there are no drafts")
-        if self.steps_in_flight > 1 and self.connector is not Connector.NONE:
-            raise ConfigError("steps_in_flight", self.steps_in_flight, "0 or 1 with a connector")
 
     def derived(self) -> dict[str, Any]:
         """Default values of keys that need not be configured."""
@@ -328,41 +288,6 @@ class VllmV1Config(PolicyConfig):
         return 1 + drafts + self.num_lookahead_tokens
 
 
-def _refuse_beside(
-    config: VllmV1Config, words: str, modelled: Mapping[str, tuple[Any, ...]], is_there: bool
-) -> None:
-    """Raise ConfigError if a key has a value that is not modelled beside what is there."""
-    for name, values in modelled.items() if is_there else ():
-        if (value := getattr(config, name)) not in values:
-            allowed = ", ".join(map(str, values)).lower()
-            raise ConfigError(name, value, f"{allowed} beside {words}")
-
-
-def is_modelled_in_flight(config: VllmV1Config) -> bool:
-    """True if a step in flight is modelled beside the other keys."""
-    return all(getattr(config, name) in values for name, values in MODELLED_IN_FLIGHT.items())
-
-
-def is_modelled_with_reading_ahead(config: VllmV1Config) -> bool:
-    """True if there are drafts, and a drafter that reads ahead is modelled beside all else."""
-    return config.num_speculative_tokens > 0 and all(
-        getattr(config, name) in values for name, values in MODELLED_WITH_READING_AHEAD.items()
-    )
-
-
-def is_modelled_with_groups(config: VllmV1Config) -> bool:
-    """True if several groups of layers are modelled beside the other keys."""
-    modelled = {**MODELLED_WITH_GROUPS}
-    if config.connector is not Connector.NONE:
-        modelled |= MODELLED_WITH_CONNECTED_GROUPS
-    return all(getattr(config, name) in values for name, values in modelled.items())
-
-
-def is_modelled_with_states(config: VllmV1Config) -> bool:
-    """True if groups of states are modelled beside the other keys."""
-    return all(getattr(config, name) in values for name, values in MODELLED_WITH_STATES.items())
-
-
 # --- the budget -----------------------------------------------------------------------------
 
 
@@ -462,139 +387,3 @@ def valid_after_loss(start: Number, end: Number, came: Number, block_size: Numbe
 def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:
     """Blocks that fit in nine tenths of the free memory ("Memory Limit: KV Cache Blocks")."""
     return floor_div(free_bytes * 9, bytes_per_block * 10)
-
-
-# --- requests -------------------------------------------------------------------------------
-
-
-def blocks_alone(request: Request, config: VllmV1Config) -> int:
-    """Blocks of a request with all the tokens that it may have, in all groups."""
-    end = largest_end(
-        request.prompt_len,
-        request.max_tokens,
-        config.num_speculative_tokens,
-        config.num_lookahead_tokens,
-        config.max_model_len,
-    )
-    return sum(int(blocks_of_group(group, end, config)) for group in config.all_groups)
-
-
-def blocks_of_group(group: KvGroup, end: Number, config: VllmV1Config) -> Number:
-    """Blocks that a request with `end` positions holds at most in a group at one time.
-
-    Source: vLLM 0.28.0; the last state of a group of states is copied from the one before it.
-    """
-    places = cdiv(end, group.block_size)
-    if group.is_mamba:
-        return places if config.leaves_states else minimum(places, 2 + config.steps_in_flight)
-    if group.reach is None:
-        return places
-    uncertain = config.uncertain_tokens + config.num_lookahead_tokens
-    return minimum(
-        places, most_blocks(group.reach, uncertain, config.max_model_len, group.block_size)
-    )
-
-
-def refuse_unservable(request: Request, config: VllmV1Config) -> None:
-    """Raise if no step could ever complete the request under this configuration.
-
-    One that exceeds the pool or the model length is let in where such ones are queued: a release
-    does not look at the length of a session's later turns.
-
-    A request that is preempted computes its answer again like a prompt; where only the threshold
-    cuts, that must fit the budget too, and all of it where the threshold spares the only request.
-
-    Raises:
-        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; names
-            what a connector or a drafter does, and none is configured; has spans that can never
-            be encoded; or is a turn of a session, or has spans, beside what is not modelled.
-    """
-    served = (
-        *("external", "external_if_lost", "right_drafts", "grammar", "reads_cache"),
-        "encoder_spans",
-    )
-    if request.continued_by is not None:
-        refuse_unmodelled_session(request, config)
-    if config.pooling:
-        refuse_unserved(request, config, served)
-        refuse_above("max_tokens", request.max_tokens, "a result of a model that pools", 1)
-        refuse_above("prompt_len", request.prompt_len, "max_model_len", config.max_model_len)
-    else:
-        refuse_unserved(request, config, (*served, "continued_by"))
-        if config.oversized is not Oversized.QUEUED:
-            refuse_too_long(request, config, (*served, "continued_by"))
-    if request.external and config.connector is Connector.NONE:
-        raise WorkloadError("external", request.external, "0 without a connector")
-    if request.external_if_lost and config.kv_groups is not None:
-        raise WorkloadError("external_if_lost", request.external_if_lost, "0 with kv_groups")
-    if request.right_drafts is not None and not config.num_speculative_tokens:
-        allowed = "no such key where num_speculative_tokens is 0"
-        raise WorkloadError("right_drafts", request.right_drafts, allowed)
-    total = request.prompt_len + request.max_tokens
-    longest = capped_tokens(total - 1, config.threshold_among(1))
-    if not config.chunked_prefill and longest > config.token_budget:
-        allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
-        raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
-    if request.encoder_spans:
-        _refuse_unencodable(request, config)
-    if config.oversized is Oversized.QUEUED:
-        return
-    blocks = blocks_alone(request, config)
-    refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)
-
-
-_OF_SESSIONS: Mapping[str, tuple[Any, ...]] = {
-    "scheduling": (Scheduling.FCFS,),
-    "connector": (Connector.NONE,),
-    "num_speculative_tokens": (0,),
-    "steps_in_flight": (0,),
-    "kv_groups": (None,),
-    "release": (Release.V0_33_0, Release.V0_28_0),
-}
-"""The values of keys with which sessions are modelled; 0.11.2 has none."""
-
-
-def is_modelled_with_sessions(config: VllmV1Config) -> bool:
-    """True if sessions are modelled beside the other keys."""
-    return not config.pooling and all(
-        getattr(config, name) in values for name, values in _OF_SESSIONS.items()
-    )
-
-
-def refuse_unmodelled_session(request: Request, config: VllmV1Config) -> None:
-    """Raise if a turn of a session, or its configuration, has what is not modelled for sessions.
-
-    Raises:
-        WorkloadError: it has.
-    """
-    for name, values in _OF_SESSIONS.items():
-        if (value := getattr(config, name)) not in values:
-            allowed = f"no such key where {name} is {value}"
-            raise WorkloadError("continued_by", request.continued_by, allowed)
-    unlike = {"grammar": False, "reads_cache": True, "encoder_spans": ()}
-    for name, usual in unlike.items():
-        if (value := getattr(request, name)) != usual:
-            raise WorkloadError(name, value, f"{usual} of a turn of a session")
-
-
-def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
-    """Raise if a span of the request can never be encoded, or something beside it is not modelled.
-
-    A release takes the longest content of its model as the least budget and capacity.
-    """
-    spans = [str(span.content) for span in request.encoder_spans]
-    if config.release is Release.V0_11_2:
-        raise WorkloadError("encoder_spans", spans, "none under release 0.11.2")
-    if config.connector is not Connector.NONE:
-        raise WorkloadError("encoder_spans", spans, "none with a connector")
-    if config.steps_in_flight > 1:
-        raise WorkloadError("encoder_spans", spans, "none with several steps in flight")
-    longest = max(span.content.tokens for span in request.encoder_spans)
-    limits = {
-        "max_num_encoder_input_tokens": config.encoder_budget,
-        "encoder_cache_size": config.encoder_capacity,
-    }
-    if config.disable_chunked_mm_input:
-        limits["max_num_batched_tokens"] = config.token_budget
-    for name, most in limits.items():
-        refuse_above("tokens of a span", longest, name, most)

@@ -6,7 +6,7 @@ import pytest
 
 from spec.core.errors import ConfigError
 from spec.core.requests import Prompt, Request
-from spec.vllm_v1.config import VllmV1Config, blocks_alone
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.groups import (
     GroupKind,
     KvGroup,
@@ -18,6 +18,7 @@ from spec.vllm_v1.groups import (
     state_aligned_end,
     unread_blocks,
 )
+from spec.vllm_v1.requests import blocks_alone
 
 
 def test_a_text_names_groups_with_their_windows_and_blocks() -> None:

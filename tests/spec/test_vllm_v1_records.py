@@ -9,8 +9,9 @@ from attrs import evolve
 from reference.core.block_pool import empty_pool
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.vllm_v1.config import Connector, VllmV1Config, refuse_unservable
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Sequence, State, context_of
+from spec.vllm_v1.requests import refuse_unservable
 from tests.reference.scenes import arrived
 from tests.reference.vllm_v1.scenes import accepting, machine
 from tests.requests import request

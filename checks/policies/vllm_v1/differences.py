@@ -1,6 +1,7 @@
 """Known differences of vLLM V1 releases, and rules that do not hold everywhere."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from checks.harness.difference import (
     Divergence,
@@ -11,12 +12,8 @@ from checks.harness.difference import (
 )
 from checks.harness.system import Action
 from spec.core.requests import Oversized
-from spec.vllm_v1.config import (
-    Connector,
-    Scheduling,
-    VllmV1Config,
-    is_modelled_with_sessions,
-)
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.modelled import Feature, is_modelled_beside
 from spec.vllm_v1.records import Load, Step
 from spec.vllm_v1.records import Sequence as Row
 
@@ -458,12 +455,14 @@ EXPECTED_VIOLATIONS = (
     ExpectedViolation(
         ("V1-KV-7", "device: table length"),
         "a later turn of a session that exceeds the model length has tokens without a slot",
-        lambda config: config.oversized is Oversized.QUEUED and is_modelled_with_sessions(config),
+        lambda config: (
+            config.oversized is Oversized.QUEUED and is_modelled_beside(Feature.SESSIONS, config)
+        ),
     ),
     ExpectedViolation(
         ("V1-PRG-4",),
         "sessions hold the blocks that others, or each other, want for their next turns",
-        is_modelled_with_sessions,
+        partial(is_modelled_beside, Feature.SESSIONS),
         lambda step: any(row.blocks for row in step.planned.queued),
     ),
 )

@@ -7,7 +7,8 @@ from attrs import evolve
 
 from checks.harness.choices import Choices
 from spec.core.requests import Request
-from spec.vllm_v1.config import Connector, VllmV1Config, is_modelled_with_reading_ahead
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.modelled import Feature, is_modelled_beside
 from spec.vllm_v1.releases import Release
 
 Spans: TypeAlias = tuple[tuple[int, int, str], ...]  # of each its offset, tokens and content's name
@@ -51,7 +52,8 @@ def _with_drafter(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Conf
     keys: dict[str, Any] = {"prefix_caching": False, "drafter_reads_ahead": True}
     free = {name: value for name, value in keys.items() if name not in pinned}
     uncached = evolve(config, prefix_caching=free.get("prefix_caching", config.prefix_caching))
-    return evolve(uncached, **free) if is_modelled_with_reading_ahead(uncached) else config
+    is_modelled = is_modelled_beside(Feature.READING_AHEAD, uncached)
+    return evolve(uncached, **free) if config.num_speculative_tokens and is_modelled else config
 
 
 def _limits(config: VllmV1Config, pinned: Mapping[str, Any]) -> Iterator[int]:

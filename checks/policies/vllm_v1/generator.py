@@ -24,17 +24,10 @@ from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.encoding import with_encoder_spans
 from checks.policies.vllm_v1.reference import External
 from spec.core.requests import Oversized, Prompt, Request
-from spec.vllm_v1.config import (
-    Connector,
-    Scheduling,
-    VllmV1Config,
-    blocks_alone,
-    is_modelled_in_flight,
-    is_modelled_with_groups,
-    is_modelled_with_sessions,
-    is_modelled_with_states,
-)
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.modelled import Feature, is_modelled_beside
 from spec.vllm_v1.releases import Release
+from spec.vllm_v1.requests import blocks_alone
 
 _CONTENDED: Mapping[str, Any] = {
     **{"chunked_prefill": True, "scheduling": Scheduling.PRIORITY, "reserve_full_prompt": False},
@@ -163,7 +156,11 @@ def _with_later_keys(
     if "release" not in pinned:
         config = evolve(config, release=release)
     in_flight = choices.one_of((0, 0, 1))
-    if in_flight and "steps_in_flight" not in pinned and is_modelled_in_flight(config):
+    if (
+        in_flight
+        and "steps_in_flight" not in pinned
+        and is_modelled_beside(Feature.STEPS_IN_FLIGHT, config)
+    ):
         config = evolve(config, steps_in_flight=1)
     stages = choices.one_of((1, 1, 1, 1, 2, 3))
     if config.steps_in_flight and not has_connector and "steps_in_flight" not in pinned:
@@ -244,7 +241,7 @@ def _for_sessions(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Conf
     if config.release is Release.V0_11_2 or "num_blocks" in pinned:
         return None
     plain = evolve(config, **free)
-    return plain if is_modelled_with_sessions(plain) else None
+    return plain if is_modelled_beside(Feature.SESSIONS, plain) else None
 
 
 def _with_sessions(
@@ -319,9 +316,12 @@ def _with_groups(
 ) -> VllmV1Config:
     """The configuration with further groups of layers, where they are modelled beside it."""
     is_drawn = choices.chance(0.35) and "kv_groups" not in pinned
-    if not (is_drawn and is_modelled_with_groups(config)):
+    features = [Feature.GROUPS]
+    if config.connector is not Connector.NONE:
+        features.append(Feature.GROUPS_WITH_CONNECTOR)
+    if not (is_drawn and all(is_modelled_beside(feature, config) for feature in features)):
         return config
-    has_states = choices.chance(0.9) and is_modelled_with_states(config)
+    has_states = choices.chance(0.9) and is_modelled_beside(Feature.GROUPS_OF_STATES, config)
     windows = [
         f"sliding {choices.between(2, 3 * config.block_size + 1)}"
         for _ in range(choices.one_of((1, 1, 2) if not has_states else (0, 0, 1)))

@@ -21,7 +21,7 @@ from reference.spyre import transitions as of_spyre
 from reference.vllm_v1 import machine, step
 from reference.vllm_v1 import transitions as of_vllm_v1
 from spec.core.rule import Kind
-from spec.vllm_v1 import config as vllm_v1_config
+from spec.vllm_v1 import requests as vllm_v1_requests
 from tests.checks.faults import nano_vllm, spyre, vllm_v0, vllm_v1
 from tests.checks.faults.patches import always
 from tests.checks.faults.planting import Fault, FaultTable, Planted, recorded_refutations
@@ -118,16 +118,16 @@ def endless(table: FaultTable, name: str) -> set[str]:
 TOO_SMALL = {
     "no request is refused": (machine, "refuse_unservable", lambda _right, *_given: None),
     "a request is let in by its prompt": (
-        vllm_v1_config,
+        vllm_v1_requests,
         "largest_end",
         lambda right, prompt_len, _max_tokens, *more: right(prompt_len, 1, *more),
     ),
     "drafts and lookahead are left out": (
-        vllm_v1_config,
+        vllm_v1_requests,
         "largest_end",
         lambda right, *given: right(*given[:2], 0, 0, given[-1]),
     ),
-    "one block is enough for each": (vllm_v1_config, "blocks_alone", always(1)),
+    "one block is enough for each": (vllm_v1_requests, "blocks_alone", always(1)),
 }
 
 

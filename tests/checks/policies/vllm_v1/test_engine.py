@@ -21,8 +21,9 @@ from engine.workloads.own import request_of
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config, refuse_unservable
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.releases import Release
+from spec.vllm_v1.requests import refuse_unservable
 from tests.requests import request
 
 SMALL: Any = {"block_size": 4, "max_num_seqs": 3, "num_blocks": 150, "max_model_len": 512}
