@@ -37,7 +37,6 @@ from spec.vllm_v1.rules.group_counting import (
 from spec.vllm_v1.rules.groups import finds_in_groups
 from spec.vllm_v1.rules.order import in_turn
 from spec.vllm_v1.rules.registry import by_id, code, has_groups, holders, of_step, witness
-from spec.vllm_v1.rules.spans import lacks_encoding
 
 _COORDINATOR = code("KV cache coordinator")
 _FIRST = 0  # the number of the group with full attention
@@ -314,26 +313,20 @@ def waits_for_the_sum(ctx: Context, step: Step) -> Iterator[str]:
     prompts are reserved, also those of all its tokens, in a group with a window those that it holds
     at one time.
     """
-    # Judged for the first of the queue when all is decided that does not lack an encoding, with the
-    # drafts by which it may be padded. One that could begin with a state of the step, or whose
-    # chunk ends before a block, has another reason (V1-GRP-15, V1-GRP-14). What the encoder cuts
-    # needs no more blocks than the whole.
+    # Judged for the first of the queue when all is decided, with the drafts by which it may be
+    # padded. Images and audio have reasons of their own (V1-ENC-8); so has one that could begin
+    # with a state of the step (V1-GRP-15), or whose chunk ends before a block (V1-GRP-14).
     if step.preempted or step.budget_left == 0:
         return
     if len(step.planned.running) >= ctx.config.max_num_seqs:
         return
-    # One that may not be cut ends the walk before its encodings are looked for (V1-CHK-2).
-    passes_over = ctx.config.behaviour.passes_over_unencoded and ctx.config.chunked_prefill
     queue = in_turn(ctx, step.planned.queued)
-    for row in (row for row in queue if row.id not in step.before.held_back):
-        lacks = lacks_encoding(ctx, step, row)
-        if lacks == {True} and passes_over:
-            continue
-        needed = None if True in lacks else _needed(ctx, step, row)
-        free = len(step.planned.pool.free)
-        if needed is not None and needed <= free:
-            yield f"{row.id} waits, it lacks {needed} blocks, {free} are free"
+    row = next((row for row in queue if row.id not in step.before.held_back), None)
+    if row is None or ctx.requests[row.id].encoder_spans:
         return
+    needed, free = _needed(ctx, step, row), len(step.planned.pool.free)
+    if needed is not None and needed <= free:
+        yield f"{row.id} waits, it lacks {needed} blocks, {free} are free"
 
 
 def _needed(ctx: Context, step: Step, row: Sequence) -> int | None:

@@ -63,7 +63,7 @@ def caught_up_requests_sample(ctx: Context, step: Step) -> Iterator[str]:
 
 def _judgeable(config: VllmV1Config) -> bool:
     # How much an asynchronous load must leave to others is judged by V1-EXT-5, and what several
-    # groups of layers need by V1-GRP-10.
+    # groups of layers need by V1-GRP-13.
     return config.connector is not Connector.ASYNC and has_one_group(config)
 
 
