@@ -42,6 +42,14 @@ class Case:
             **({"path": list(self.path)} if self.path else {}),
         }
 
+    def times(self, what: str) -> Mapping[str, int]:
+        """By request, of which number the step is a multiple before which that happens.
+
+        `what`: `sends`, `answers`, `grammars`, `encodings` or `unencodable` of its surroundings.
+        """
+        drawn: Mapping[str, int] = self.surroundings.get(what, {})
+        return drawn
+
     @property
     def parameters(self) -> str:
         """One line: configuration keys that differ from their defaults, and the swarm."""
@@ -50,17 +58,22 @@ class Case:
         return " ".join(f"{name}={_short(value)}" for name, value in drawn.items())
 
 
-@frozen(kw_only=True)
-class _Held:
-    """External tokens of a request; a load ends in a step whose index is a multiple of `every`.
+@frozen
+class External:
+    """The external tokens of a request: a connector has its first `tokens`.
 
-    `if_lost`: those of them that come although the load `fails`.
+    An asynchronous load ends with a step whose number is a multiple of `every`. `fails`: the load
+    is lost, and only the first `if_lost` of the tokens come.
     """
 
     tokens: int
     every: int = 1
     fails: bool = False
     if_lost: int = 0
+
+    def as_surroundings(self) -> dict[str, Any]:
+        """As a case has it; `if_lost` only where something comes."""
+        return asdict(self, filter=lambda key, value: key.name != "if_lost" or bool(value))
 
 
 @frozen(kw_only=True)
@@ -73,7 +86,7 @@ class _Surroundings:
     """
 
     right_drafts: Mapping[str, str] = field(factory=dict)
-    external: Mapping[str, _Held] = field(factory=dict)
+    external: Mapping[str, External] = field(factory=dict)
     sends: Mapping[str, int] = field(factory=dict)
     answers: Mapping[str, int] = field(factory=dict)
     grammars: Mapping[str, int] = field(factory=dict)

@@ -9,9 +9,8 @@ from typing import Any
 
 from attrs import frozen
 
-from checks.harness.case import Case
+from checks.harness.case import Case, External
 from checks.harness.comparison import Terms
-from checks.policies.vllm_v1.reference import External
 from spec.core.requests import Oversized, Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import released_2_6_3

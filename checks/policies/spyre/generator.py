@@ -5,6 +5,7 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
+from checks.harness.awaited import with_grammars, with_images
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import (
@@ -18,7 +19,6 @@ from checks.harness.generating import (
     random_swarm,
     tight_pool,
 )
-from checks.harness.grammars import with_grammars, with_images
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.requests import Oversized, Request

@@ -6,7 +6,6 @@ from typing import Any
 from attrs import define, evolve
 
 from checks.harness.case import Case
-from checks.harness.grammars import compile_times, encoding_times, failure_times
 from checks.harness.reference import Reference
 from checks.harness.system import Action
 from checks.remembered import machine_remembering
@@ -42,9 +41,9 @@ class SpyreReference(Reference):
     def _as_the_case_says(self, index: int, time: float) -> Step:
         """One scheduler step, after the grammars and images that are ready before it."""
         times = {
-            "compiled": compile_times(self.case),
-            "encoded": encoding_times(self.case),
-            "unencodable": failure_times(self.case),
+            "compiled": self.case.times("grammars"),
+            "encoded": self.case.times("encodings"),
+            "unencodable": self.case.times("unencodable"),
         }
         awaited = self._awaited(times["unencodable"])
         ready = {

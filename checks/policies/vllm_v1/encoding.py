@@ -7,9 +7,8 @@ from attrs import evolve
 
 from checks.harness.choices import Choices
 from spec.core.requests import Request
-from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.modelled import Feature, is_modelled_beside
-from spec.vllm_v1.releases import Release
 
 Spans: TypeAlias = tuple[tuple[int, int, str], ...]  # of each its offset, tokens and content's name
 
@@ -26,8 +25,7 @@ def with_encoder_spans(
 ) -> tuple[VllmV1Config, tuple[Request, ...]]:
     """Configuration and requests of which some have images or audio in their prompts."""
     share, reads_ahead = choices.one_of((0.0, 0.0, 0.0, 0.5, 1.0)), choices.chance(0.5)
-    is_alone = config.connector is Connector.NONE and config.steps_in_flight <= 1
-    if not share or not is_alone or config.release is Release.V0_11_2:
+    if not (share and is_modelled_beside(Feature.SPANS, config)):
         return config, requests
     plain, config = config, _with_drafter(config, pinned) if reads_ahead else config
     most = min([config.block_size + 2, 6, *_limits(config, pinned)])

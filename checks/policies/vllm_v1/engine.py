@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from attrs import define, evolve, field
 
-from checks.harness.case import Case
+from checks.harness.case import Case, External
 from checks.harness.own_engine import EngineScheduler, has_token_ids
 from checks.harness.paging.rows import Load
 from checks.harness.paging.watch import receive_load
 from checks.harness.speculation import proposed
 from checks.harness.system import Action
-from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
+from checks.policies.vllm_v1.reference import accepted_drafts, externals
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.vllm_v1.decisions import DecisionObserver

@@ -5,7 +5,8 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
-from checks.harness.case import Case
+from checks.harness.awaited import with_grammars
+from checks.harness.case import Case, External
 from checks.harness.choices import Choices
 from checks.harness.generating import (
     BLOCK_SIZES,
@@ -19,10 +20,8 @@ from checks.harness.generating import (
     random_swarm,
     with_tight_pool,
 )
-from checks.harness.grammars import with_grammars
 from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.encoding import with_encoder_spans
-from checks.policies.vllm_v1.reference import External
 from spec.core.requests import Oversized, Prompt, Request
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.modelled import Feature, is_modelled_beside
@@ -237,9 +236,9 @@ def _with_unread_caches(choices: Choices, requests: tuple[Request, ...]) -> tupl
 
 def _for_sessions(config: VllmV1Config, pinned: Mapping[str, Any]) -> VllmV1Config | None:
     """The configuration without what is not modelled beside sessions; None if that is pinned."""
-    free = {name: value for name, value in _BESIDE_SESSIONS.items() if name not in pinned}
-    if config.release is Release.V0_11_2 or "num_blocks" in pinned:
+    if "num_blocks" in pinned:
         return None
+    free = {name: value for name, value in _BESIDE_SESSIONS.items() if name not in pinned}
     plain = evolve(config, **free)
     return plain if is_modelled_beside(Feature.SESSIONS, plain) else None
 

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import asdict, define, evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
-from checks.harness.case import Case
-from checks.harness.grammars import compile_times
+from checks.harness.case import Case, External
 from checks.harness.reference import Reference
 from checks.harness.speculation import foreseen, proposed
 from checks.harness.system import Action
@@ -19,36 +18,6 @@ from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Load, Step
 from spec.vllm_v1.records import Sequence as Row
-
-
-@frozen
-class External:
-    """The external tokens of a request: a connector has its first `tokens`.
-
-    An asynchronous load ends with a step whose number is a multiple of `every`. `fails`: the load
-    is lost, and only the first `if_lost` of the tokens come.
-    """
-
-    tokens: int
-    every: int = 1
-    fails: bool = False
-    if_lost: int = 0
-
-    def as_surroundings(self) -> dict[str, Any]:
-        """As a case has it; `if_lost` only where something comes."""
-        return asdict(self, filter=lambda key, value: key.name != "if_lost" or bool(value))
-
-
-def send_times(case: Case) -> Mapping[str, int]:
-    """By request, of which number the step is a multiple before which its blocks are sent."""
-    drawn: Mapping[str, int] = case.surroundings.get("sends", {})
-    return drawn
-
-
-def answer_times(case: Case) -> Mapping[str, int]:
-    """By request, of which number the step is a multiple before which its lookup is answered."""
-    drawn: Mapping[str, int] = case.surroundings.get("answers", {})
-    return drawn
 
 
 def externals(case: Case) -> dict[str, External]:
@@ -98,9 +67,9 @@ class VllmV1Reference(Reference):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.external = externals(self.case)
-        self.every_send = send_times(self.case)
-        self.every_answer = answer_times(self.case)
-        self.every_grammar = compile_times(self.case)
+        self.every_send = self.case.times("sends")
+        self.every_answer = self.case.times("answers")
+        self.every_grammar = self.case.times("grammars")
         said = {row.id: row.right_drafts for row in self.case.requests if row.right_drafts}
         self.right_drafts = said | self.case.surroundings.get("right_drafts", {})
 

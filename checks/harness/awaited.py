@@ -1,32 +1,12 @@
-"""Requests with a grammar or images in cases: which have them, and when these are ready."""
+"""Random requests with a grammar or images, and the steps before which these are ready."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
 
-from checks.harness.case import Case
 from checks.harness.choices import Choices
 from spec.core.requests import Request
-
-
-def compile_times(case: Case) -> Mapping[str, int]:
-    """By request, of which number the step is a multiple before which its grammar is ready."""
-    drawn: Mapping[str, int] = case.surroundings.get("grammars", {})
-    return drawn
-
-
-def encoding_times(case: Case) -> Mapping[str, int]:
-    """By request, of which number the step is a multiple before which its images are encoded."""
-    drawn: Mapping[str, int] = case.surroundings.get("encodings", {})
-    return drawn
-
-
-def failure_times(case: Case) -> Mapping[str, int]:
-    """By request, of which number the step is a multiple before which its images fail."""
-    drawn: Mapping[str, int] = case.surroundings.get("unencodable", {})
-    return drawn
-
 
 _COMPILES, _ENCODES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # steps; images take longer
 
@@ -34,7 +14,7 @@ _COMPILES, _ENCODES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # steps; images take longe
 def with_grammars(
     choices: Choices, requests: tuple[Request, ...]
 ) -> tuple[tuple[Request, ...], dict[str, int]]:
-    """The requests, some of which have a grammar, and when these are ready: `compile_times`."""
+    """The requests, some of which have a grammar, and when these are ready: see `Case.times`."""
     return _some_with("grammar", _COMPILES, choices, requests)
 
 
@@ -43,7 +23,7 @@ def with_images(
 ) -> tuple[tuple[Request, ...], dict[str, int], dict[str, int]]:
     """The requests, some of which have images, and when these are encoded, or turn out not to be.
 
-    Returns `encoding_times` and `failure_times`.
+    These are the times of "encodings" and "unencodable", see `Case.times`.
     """
     some, times = _some_with("has_images", _ENCODES, choices, requests)
     fails = {request_id for request_id in times if choices.chance(0.15)}
