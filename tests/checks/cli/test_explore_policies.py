@@ -169,6 +169,16 @@ def test_an_instance_of_ones_own_whose_clients_come_back_starves_by_priority() -
     assert again.out.splitlines()[-1] == "the violation is confirmed"
 
 
+def test_lost_loads_are_refused_where_they_are_not_modelled() -> None:
+    Path("w.jsonl").write_text('{"id": "a", "prompt_len": 4, "max_tokens": 1, "external": 2}\n')
+    keys = settings("policy=vllm-v1", "connector=async", "kv_groups=sliding 3", *SMALL)
+
+    ran = lockstep("explore", *keys, "--workload", "w.jsonl", "--lost-loads")
+
+    assert ran.code == 2
+    assert "kv_groups: found 'sliding 3'; allowed: no such key with lost loads" in ran.err
+
+
 @pytest.mark.parametrize(
     ("title", "places"),
     [
