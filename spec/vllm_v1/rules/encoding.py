@@ -256,7 +256,6 @@ def _asked_for(ctx: Context, step: Step, row: Sequence) -> set[int]:
     if not ctx.config.behaviour.encodes_for_drafter:
         ahead = {number for number in read if spans[number].offset >= positions_of(row, step).stop}
         read -= ahead.difference(taken)
-
     if ctx.config.behaviour.keeps_repeated:
         return read
     new = {spans[number].content for number in own}
