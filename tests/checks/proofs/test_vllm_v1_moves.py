@@ -135,7 +135,7 @@ def _differ(right: Iterable[Any], found: Iterable[Any]) -> bool:
 change(transitions, "catch_up", "the budget", "turns never reduce the budget")(kept("budget"))
 change(transitions, "preempt", "the budget", "a victim's tokens are not given back")(kept("budget"))
 change(step, "Plan", "the budget", "a token more than the budget")(
-    lambda right, state, budget, threshold: right(state, budget + 1, threshold)
+    lambda right, state, budget, *given, **more: right(state, budget + 1, *given, **more)
 )
 change(transitions, "preempt", "the budget", "a victim's tokens are given back twice")(
     depending(lambda _ctx, plan, victim: changed(budget=plus(plan.scheduled.get(victim.id, 0))))
