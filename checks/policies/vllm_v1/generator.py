@@ -251,7 +251,9 @@ def _with_sessions(
     for place, request in enumerate(everyone):
         room = most - request.kept_len - request.max_tokens
         is_usual = not (request.grammar or request.encoder_spans) and request.reads_cache
-        may_go_on = room > 0 and is_usual
+        # A client that leaves while its turn is early would never send the turn behind that.
+        may_leave_early = place >= len(requests) and request.abort_at is not None
+        may_go_on = room > 0 and is_usual and not may_leave_early
         if not choices.chance(0.5) or not may_go_on or len(everyone) > _MOST_TURNS:
             continue
         turn = _next_turn(choices, swarm, request, str(len(everyone)), room, config.block_size)

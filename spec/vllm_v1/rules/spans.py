@@ -123,11 +123,14 @@ def _ends(ctx: Context, row: Sequence, positions: range, cached: int) -> set[int
 
 
 def _cached(ctx: Context, step: Step, row: Sequence) -> int:
-    """Tokens of a waiting request that it would find in the cache when all is decided."""
+    """Tokens of a waiting request that it may find in the cache, in blocks that are cached before
+    the step or when all is decided.
+    """
     if not ctx.config.prefix_caching:
         return 0
+    cached = {*step.before.pool.cached, *step.planned.pool.cached}
     keys = ctx.keys.of(row.id, blocks_to_find(ctx, row))
-    return len([*takewhile(step.planned.pool.cached.__contains__, keys)]) * ctx.config.block_size
+    return len([*takewhile(cached.__contains__, keys)]) * ctx.config.block_size
 
 
 def given_up(ctx: Context, encoder: EncoderCache, turns: Iterable[tuple[str, int]]) -> EncoderCache:
