@@ -214,7 +214,7 @@ def _where_it_holds(policy: str, verdict: Verdict) -> str:
         for title in titles
     ]
     speaks = sum(explored[title]["witnesses"].get(verdict.rule.id, 0) for title in titles)
-    expected = evidence_of(policy).expected_reasons.get(verdict.rule.id)
+    expected = evidence_of(policy).expected_reasons().get(verdict.rule.id)
     return section(
         "In which instances it holds",
         f"Every reachable state and step of {counted(len(titles), 'instance')} was judged. On"

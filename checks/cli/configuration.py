@@ -185,8 +185,8 @@ def _refuse_misplaced(setting: _Given, policy: str) -> None:
     """Refuse unknown keys, and tables and arrays as values."""
     where = setting.place.source, setting.place.line
     if isinstance(setting.value, (dict, list)):
-        kind = "table" if isinstance(setting.value, dict) else "array"
-        raise ConfigError(kind, brief(setting.key), "only keys with a single value").at(*where)
+        kind = "table" if isinstance(setting.value, dict) else "list"
+        raise ConfigError(str(brief(setting.key)), f"a {kind}", "a single value").at(*where)
     keys = claims_of(policy).keys
     if setting.key not in keys and not setting.key.startswith(_COST):
         nearest = "".join(f"; nearest: {key}" for key in get_close_matches(setting.key, keys, n=1))

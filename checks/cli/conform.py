@@ -62,7 +62,12 @@ from checks.harness.campaigns.recording import (
     read_recording,
     refuse_impossible,
 )
-from checks.harness.campaigns.report import bounds_lines, finding_lines, print_finding
+from checks.harness.campaigns.report import (
+    bounds_lines,
+    expected_lines,
+    finding_lines,
+    print_finding,
+)
 from checks.harness.campaigns.worlds import Coverage
 from checks.harness.case import Case
 from checks.harness.choices import Choices
@@ -358,9 +363,11 @@ def _own_requests(
         print_finding(screen, system.hello, entry.case, entry.finding)
         print_lines(screen, f"  again: {entry.again}", f"  look at it: lockstep view {entry.path}")
     verdict = outcome_in_words(outcome_as_json(episode, terms))
+    if seen.expected:
+        verdict += f", broken as known: {', '.join(sorted(seen.expected))}"
     requests = counted(len(case.requests), "request")
     rules = counted(len(seen.judged_rules), "rule")
-    print_lines(screen, *bounds_lines(seen))
+    print_lines(screen, *bounds_lines(seen), *expected_lines(seen, case.config))
     print_lines(screen, f"{system.hello.release}: {verdict}; {requests}, {rules} judged")
     report = _campaign_fields(seen) | campaign_report(seen, found)
     code = exit_code(violated=seen.first_seen or seen.overdue)

@@ -23,10 +23,21 @@ def assumption_lines(instance: AnyInstance) -> Iterator[str]:
         yield f"assumed: request {', '.join(grammars)} waits for its grammar, but not for ever"
     if with_images := sorted(request.id for request in instance.requests if request.has_images):
         yield f"assumed: request {', '.join(with_images)} waits for its images, but not for ever"
+    yield from _turn_lines(instance)
     for what, (allowed, possible) in kinds.items():
         if possible:
             who = "any request" if allowed >= possible else f"request {', '.join(sorted(allowed))}"
             yield f"assumed: {who if allowed else 'no request'} {what}"
+
+
+def _turn_lines(instance: AnyInstance) -> Iterator[str]:
+    """A line for each later turn of a session."""
+    by_id = {request.id: request for request in instance.requests}
+    for earlier in instance.requests:
+        if earlier.continued_by is not None:
+            begins = "arrived" if by_id[earlier.continued_by].after is None else "ended"
+            turn = f"request {earlier.continued_by}, the turn after {earlier.id},"
+            yield f"assumed: {turn} comes at any time after that one has {begins}, or never"
 
 
 def coverage_lines(exploration: Exploration) -> Iterator[str]:

@@ -113,12 +113,11 @@ class Evidence(Generic[ConfigT, ContextT, StepT]):
         rows = [row for row in self.expected_violations if rule in row.rules and row.where(config)]
         return next((row.reason for row in rows if step is None or row.shows(step)), None)
 
-    @property
-    def expected_reasons(self) -> dict[str, str]:
-        """Why rules need not hold under some of the configurations, by rule."""
+    def expected_reasons(self, config: ConfigT | None = None) -> dict[str, str]:
+        """Why rules need not hold under this configuration, or under any, by rule."""
         reasons: dict[str, list[str]] = {}
         for row in self.expected_violations:
-            for rule in row.rules:
+            for rule in row.rules if config is None or row.where(config) else ():
                 reasons.setdefault(rule, []).append(row.reason)
         return {rule: "; or ".join(why) for rule, why in reasons.items()}
 

@@ -1,6 +1,7 @@
 """The script of an episode: the reference's steps and the actions for the system under test."""
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -12,6 +13,7 @@ from checks.harness.reference import Reference
 from checks.harness.system import Action, Step, Taken
 from engine.core.clock import step_time
 from reference.core.guards import GuardError
+from spec.core.records import IDLE
 
 _REST = 2  # idle steps at the end, in which no scheduler may act
 _PATIENCE = 3  # times the steps that all requests need one after the other
@@ -22,7 +24,16 @@ def most_steps(case: Case) -> int:
     steps_alone = evidence_of(case.config.policy).steps_alone
     alone = sum(steps_alone(case.config, request) for request in case.requests)
     last = max((request.arrival for request in case.requests), default=0)
-    return last + _PATIENCE * alone + 10
+    return last + _idle_steps(case) + _PATIENCE * alone + 10
+
+
+def _idle_steps(case: Case) -> int:
+    """Steps that may pass until clients come by the clock, one after the other."""
+    config, following = case.config, [row for row in case.requests if row.after is not None]
+    first = max((row.arrival_time or 0 for row in case.requests if row.after is None), default=0)
+    waits = first + sum(row.arrival_time or 0 for row in following)
+    took = step_time(config, IDLE)
+    return ceil(waits / took) if took > 0 else 0
 
 
 @frozen

@@ -74,7 +74,7 @@ def filed_known(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]
 
 def filed_rules(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
     """File the expected violations that the campaign met."""
-    for rule in evidence_of(seen.policy).expected_reasons:
+    for rule in evidence_of(seen.policy).expected_reasons():
         if rule in seen.examples:
             first = seen.examples[rule]
             first = evolve(first, terms=evolve(first.terms, rules_only=True))

@@ -13,7 +13,7 @@ from engine.vllm_v1.requests import RequestState
 from engine.vllm_v1.results import Outcome, Proposes, Results
 from engine.vllm_v1.sessions import take_turn
 from engine.vllm_v1.state import SchedulerState
-from spec.core.requests import Request
+from spec.core.requests import Request, refuse_unlike_turns
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.requests import refuse_unservable
 
@@ -41,6 +41,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
             noted.expected.add(request.continued_by)
         if is_turn:
             refuse_unservable(request, self.state.config)
+            refuse_unlike_turns(request)
             return take_turn(self.state, request)
         newcomer: RequestState = super().add(request)
         newcomer.external, newcomer.if_lost = external, if_lost

@@ -115,8 +115,11 @@ def request_of(entry: Mapping[str, Any]) -> Request:
 
 def behind(earlier: Request, turn: Request) -> Request:
     """The next turn of a session, of which a length counts all tokens, those before included."""
-    if turn.prompt.parts != ((own_stream(turn.id), turn.prompt_len),):
+    if turn.prompt.spans or turn.prompt.parts != ((own_stream(turn.id), turn.prompt_len),):
         return turn
+    if turn.prompt_len <= earlier.kept_len:
+        allowed = f"more than the {earlier.kept_len} tokens that are kept of {earlier.id!r}"
+        raise WorkloadError("prompt_len", turn.prompt_len, allowed)
     kept = earlier.first_tokens(earlier.kept_len)
     own_tokens = turn.prompt.first_tokens(turn.prompt_len - len(kept))
     return evolve(turn, prompt=Prompt.of_tokens([*kept, *own_tokens]))

@@ -164,8 +164,11 @@ class _Requests:
             raise WorkloadError("requests", "one more", allowed)
         earlier = self.requests.get(self.continued.pop(request.id, ""))
         request = request if earlier is None else behind(earlier, request)
-        if request.continued_by is not None:
-            self.continued[request.continued_by] = request.id
+        if (turn := request.continued_by) is not None:
+            if turn in self.continued or turn in self.lines or turn == request.id:
+                allowed = "the id of a later request that no other names"
+                raise WorkloadError("continued_by", turn, allowed)
+            self.continued[turn] = request.id
         self.requests[request.id] = request
         self.lines[request.id] = place if isinstance(place, int) else None
 

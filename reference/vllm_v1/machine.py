@@ -12,7 +12,7 @@ from reference.vllm_v1.step import Environment, scheduler_step
 from spec.core.requests import Request, refuse_broken_session
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
-from spec.vllm_v1.requests import refuse_unmodelled_session, refuse_unservable
+from spec.vllm_v1.requests import refuse_unservable
 
 
 @frozen
@@ -39,8 +39,6 @@ class VllmV1Machine(ReferenceMachine[Context, State]):
         for request in ctx.requests.values():
             refuse_unservable(request, config)
             refuse_broken_session(request, ctx.requests)
-            if request.id in ctx.earlier_turns:
-                refuse_unmodelled_session(request, config)
         return VllmV1Machine(ctx)
 
     def initial(self) -> State:

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import takewhile
+from typing import Any
 
 from attrs import frozen
 
@@ -92,6 +93,11 @@ class Span:
     def end(self) -> int:
         """The position behind its last token."""
         return self.offset + self.content.tokens
+
+    @property
+    def as_written(self) -> list[int | str]:
+        """Offset, tokens and name, as workload files have them."""
+        return [self.offset, self.content.tokens, self.content.name]
 
     def tokens(self, count: int) -> Sequence[int]:
         """The first `count` token ids of the content, or all."""
@@ -335,10 +341,19 @@ def refuse_unserved(request: Request, config: PolicyConfig, serves: Container[st
     Raises:
         WorkloadError: it does.
     """
-    for name, usual in _RARELY_SERVED.items():
-        if name not in serves and (value := getattr(request, name)) != usual:
-            allowed = "no such key" if usual is None else usual
-            raise WorkloadError(name, value, f"{allowed} under policy {config.policy}")
+    usual = {name: value for name, value in _RARELY_SERVED.items() if name not in serves}
+    _refuse_unusual(request, usual, f"under policy {config.policy}")
+
+
+def _refuse_unusual(request: Request, usual: Mapping[str, Any], where: str) -> None:
+    """Raise if the request has another value of one of these keys than the usual one."""
+    for name, value in usual.items():
+        found = getattr(request, name)
+        if found != value:
+            if name == "encoder_spans":
+                found = [span.as_written for span in request.encoder_spans]
+            allowed = "no such key" if value in (None, ()) else value
+            raise WorkloadError(name, found, f"{allowed} {where}")
 
 
 def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[str] = ()) -> None:
@@ -361,19 +376,32 @@ def refuse_broken_session(request: Request, requests: Mapping[str, Request]) -> 
 
     Raises:
         WorkloadError: a session goes on with a request that does not exist, does not come after the
-            turn before, or has other tokens or no more of them.
+            turn before, or has other tokens or no more of them; or a turn has a grammar, images or
+            audio, or reads no cache.
     """
     if request.continued_by is None:
         return
+    refuse_unlike_turns(request)
     turn = requests.get(request.continued_by)
     if turn is None or turn.after not in (None, request.id) or _comes_first(turn, request):
         allowed = f"a request that comes after {request.id!r}"
         raise WorkloadError("continued_by", request.continued_by, allowed)
+    refuse_unlike_turns(turn)
     kept = request.kept_len
     begins_alike = turn.prompt.first_tokens(kept) == array("q", request.first_tokens(kept))
     if turn.prompt_len <= kept or not begins_alike:
         allowed = f"the {kept} tokens of {request.id!r} without its last, and more behind them"
         raise WorkloadError("prompt", f"{turn.prompt_len} tokens of {turn.id!r}", allowed)
+
+
+def refuse_unlike_turns(request: Request) -> None:
+    """Raise if a turn of a session has what no model has of them.
+
+    Raises:
+        WorkloadError: it has a grammar, images or audio, or reads no cache.
+    """
+    usual = {name: _RARELY_SERVED[name] for name in ("grammar", "reads_cache", "encoder_spans")}
+    _refuse_unusual(request, usual, "of a turn of a session")
 
 
 def _comes_first(turn: Request, earlier: Request) -> bool:

@@ -13,7 +13,7 @@ from attrs import frozen
 from spec.core.arithmetic import Number, cdiv, floor_div, maximum, minimum
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import Request, refuse_above
+from spec.core.requests import Request, refuse_above, refuse_unserved
 from spec.vllm_v0.variants import CHOICES, Choices, Reading, Strategy
 
 
@@ -244,6 +244,7 @@ def refuse_unservable(request: Request, config: VllmV0Config) -> None:
             more sequences than may run, several are to sample several tokens a step, or an encoder
             reads what prefixes are cached of.
     """
+    refuse_unserved(request, config, ("n", "lora", "encoder_len"))
     refuse_above("n", request.n, "max_num_seqs", config.max_num_seqs)
     if request.n > 1 and config.num_lookahead_slots:
         raise WorkloadError("n", request.n, "1 with num_lookahead_slots")

@@ -74,7 +74,7 @@ def parsed_groups(text: str, block_size: int) -> tuple[KvGroup, ...]:
         if size < 1 or (window and int(window) < 2):
             raise ConfigError("kv_groups", text, "windows of 2 or more tokens, blocks of 1 or more")
         if size % block_size or (kind is not GroupKind.SLIDING and size > block_size):
-            allowed = f"blocks of block_size ({block_size}) tokens, with windows multiples of it"
+            allowed = f'behind "/" a multiple of block_size ({block_size}), of windows alone'
             raise ConfigError("kv_groups", text, allowed)
         reach = int(window) if window else _MAMBA_REACH if kind is GroupKind.MAMBA else None
         groups.append(KvGroup(number, kind, size, reach))

@@ -20,6 +20,7 @@ class Feature(StrEnum):
     GROUPS_OF_STATES = "kv_groups with mamba"
     GROUPS_WITH_CONNECTOR = "kv_groups and a connector"
     READING_AHEAD = "drafter_reads_ahead"
+    GRAMMARS = "grammar"
     SPANS = "encoder_spans"
     SESSIONS = "sessions"
 
@@ -44,6 +45,7 @@ _BESIDE: Mapping[Feature, Mapping[str, tuple[Any, ...]]] = {
     },
     # 0.28.0 leaves out the last block of its hits, 0.33.0 hashes a block with the token behind it.
     Feature.READING_AHEAD: {"release": _NEWER, "prefix_caching": (False,), "kv_groups": (None,)},
+    Feature.GRAMMARS: {"release": _NEWER, "pooling": (False,)},
     Feature.SPANS: {"release": _NEWER, "connector": ("none",), "steps_in_flight": (0, 1)},
     Feature.SESSIONS: {
         "scheduling": ("fcfs",),

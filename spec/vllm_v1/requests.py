@@ -48,14 +48,17 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     Raises:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; names
             what a connector or a drafter does, and none is configured; has spans that can never
-            be encoded; or is a turn of a session, or has spans, beside what is not modelled.
+            be encoded; or is a turn of a session, or has spans or a grammar, beside what is not
+            modelled.
     """
     served = (
         *("external", "external_if_lost", "right_drafts", "grammar"),
         *("reads_cache", "encoder_spans"),
     )
     if request.continued_by is not None:
-        refuse_unmodelled_session(request, config)
+        _refuse_key("continued_by", request.continued_by, Feature.SESSIONS, config)
+    if request.grammar:
+        _refuse_key("grammar", request.grammar, Feature.GRAMMARS, config)
     if config.pooling:
         refuse_unserved(request, config, served)
         refuse_above("max_tokens", request.max_tokens, "a result of a model that pools", 1)
@@ -84,25 +87,12 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)
 
 
-def refuse_unmodelled_session(request: Request, config: VllmV1Config) -> None:
-    """Raise if a turn of a session, or its configuration, has what is not modelled for sessions.
-
-    Raises:
-        WorkloadError: it has.
-    """
-    _refuse_key("continued_by", request.continued_by, Feature.SESSIONS, config)
-    unlike = {"grammar": False, "reads_cache": True, "encoder_spans": ()}
-    for name, usual in unlike.items():
-        if (value := getattr(request, name)) != usual:
-            raise WorkloadError(name, value, f"{usual} of a turn of a session")
-
-
 def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
     """Raise if a span of the request can never be encoded, or something beside it is not modelled.
 
     A release takes the longest content of its model as the least budget and capacity.
     """
-    spans = [str(span.content) for span in request.encoder_spans]
+    spans = [span.as_written for span in request.encoder_spans]
     _refuse_key("encoder_spans", spans, Feature.SPANS, config)
     longest = max(span.content.tokens for span in request.encoder_spans)
     limits = {
@@ -112,7 +102,7 @@ def _refuse_unencodable(request: Request, config: VllmV1Config) -> None:
     if config.disable_chunked_mm_input:
         limits["max_num_batched_tokens"] = config.token_budget
     for name, most in limits.items():
-        refuse_above("tokens of a span", longest, name, most)
+        refuse_above("encoder_spans", longest, name, most)
 
 
 def _refuse_key(key: str, found: object, feature: Feature, config: VllmV1Config) -> None:

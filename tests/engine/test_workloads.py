@@ -186,12 +186,26 @@ def test_the_length_of_a_turn_counts_what_is_kept_of_the_one_before(file: Path) 
     [
         (
             {"id": "c", "after": "a"},
-            "continued_by: found 'b'; allowed: a request that comes after 'a'",
+            "line 1: continued_by: found 'b'; allowed: a request that comes after 'a'",
         ),
         (
             {"id": "b", "after": "a", "prompt_len": 6},
-            "prompt: found \"6 tokens of 'b'\"; allowed: the 6 tokens of 'a' without its last, and"
-            " more behind them",
+            "line 2: prompt_len: found 6; allowed: more than the 6 tokens that are kept of 'a'",
+        ),
+        (
+            {"id": "b", "after": "a", "prompt": [1, 2, 3], "prompt_len": "-"},
+            "line 1: prompt: found \"3 tokens of 'b'\"; allowed: the 6 tokens of 'a' without its"
+            " last, and more behind them",
+        ),
+        (
+            {"id": "b", "after": "a", "prompt_len": 9, "encoder_spans": [[7, 2, "cat"]]},
+            "line 1: encoder_spans: found [[7, 2, 'cat']]; allowed: no such key of a turn of a"
+            " session",
+        ),
+        (
+            {"id": "c", "continued_by": "b"},
+            "line 2: continued_by: found 'b'; allowed: the id of a later request that no other"
+            " names",
         ),
     ],
 )
@@ -200,9 +214,7 @@ def test_a_session_that_does_not_go_on_is_refused(
 ) -> None:
     first = entry(id="a", prompt_len=4, max_tokens=3, continued_by="b")
 
-    assert refused(WorkloadError, read_lines, file, first, entry(**turn)) == (
-        f"w.jsonl, line 1: {message}"
-    )
+    assert refused(WorkloadError, read_lines, file, first, entry(**turn)) == (f"w.jsonl, {message}")
 
 
 def arrivals(workload: Workload) -> list[float | None]:

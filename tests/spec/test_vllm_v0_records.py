@@ -1,5 +1,7 @@
 """vLLM V0's configuration, groups and sequences, by known numbers."""
 
+from typing import Any
+
 import pytest
 
 from reference.core.block_pool import empty_pool
@@ -76,6 +78,12 @@ def test_what_could_not_be_served_is_refused(
         found = error.field
 
     assert found == refused
+
+
+@pytest.mark.parametrize("keys", [{"grammar": True}, {"external": 2}, {"right_drafts": "1"}])
+def test_keys_of_newer_schedulers_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(WorkloadError, match="under policy vllm-v0"):
+        refuse_unservable(request("a", 3, 4, **keys), VllmV0Config())
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ def test_what_a_drafter_foresees_is_refused_only_where_nothing_drafts(
         (9, {}, "at most max_model_len (8)"),
         (8, {"max_tokens": 2}, "at most a result of a model that pools (1)"),
         (8, {"lora": 1}, "0 under policy vllm-v1"),
+        (8, {"grammar": True}, "no such key where pooling is True"),
     ],
 )
 def test_a_model_that_pools_serves_prompts_of_its_length_and_nothing_else_more(

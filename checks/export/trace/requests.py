@@ -30,9 +30,7 @@ def request_as_json(request: Request) -> Json:
         line["arrival_s"] = request.arrival_time
     line |= _prompt(request)
     if spans := request.encoder_spans:
-        line["encoder_spans"] = [
-            [span.offset, span.content.tokens, span.content.name] for span in spans
-        ]
+        line["encoder_spans"] = [span.as_written for span in spans]
     line["max_tokens"] = request.max_tokens
     for name in _OPTIONS:
         if getattr(request, name) is not None:

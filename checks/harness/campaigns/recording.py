@@ -159,8 +159,8 @@ def outcome_in_words(outcome: Json) -> str:
     findings = outcome.get("broken") or [*filter(None, [outcome.get("finding")])]
     if findings:
         return "; ".join("{kind} in step {step}: {cause}".format(**entry) for entry in findings)
-    after = f"after {counted(outcome['steps'], 'equal step')}"
-    return f"{outcome['known']} {after}" if outcome.get("known") else f"nothing wrong {after}"
+    equal = counted(outcome["steps"], "equal step")
+    return f"{outcome['known']} after {equal}" if outcome.get("known") else equal
 
 
 def refuse_impossible(hello: Hello, case: Case, terms: Terms, path: Path) -> None:

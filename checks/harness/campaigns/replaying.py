@@ -109,13 +109,15 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
 def refuse_unknown_rules(trace: Trace) -> None:
     """Refuse a file with a rule that its policy does not have.
 
+    What the environment does, such as the end of a load, stands for no rule.
+
     Raises:
         TraceError: the rule, with its line.
     """
     rules = claims_of(trace.policy).registry.rules
     for number, line in enumerate(trace.steps, start=2):
         for event in line["events"]:
-            if event["rule"] not in rules:
+            if event["rule"] and event["rule"] not in rules:
                 raise _unknown_rule("events.rule", event["rule"], trace, number)
     if trace.violation is not None:
         rule = trace.violation.rule

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -160,7 +161,12 @@ def known_lines(seen: Campaign) -> Iterator[str]:
         yield f"{row.id} {often}: {row.says} ({row.reason})"
         if overdue:
             yield f"  {row.id} did not show in {counted(overdue, 'episode')} in which it was due"
-    for rule, reason in evidence_of(seen.policy).expected_reasons.items():
+    yield from expected_lines(seen)
+
+
+def expected_lines(seen: Campaign, config: Any = None) -> Iterator[str]:
+    """Expected violations that were met: counts, and reasons under this configuration, or any."""
+    for rule, reason in evidence_of(seen.policy).expected_reasons(config).items():
         if times := seen.expected[rule]:
             broken = f"{rule} is broken in {counted(times, 'step')}"
             often = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken

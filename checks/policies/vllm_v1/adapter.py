@@ -222,9 +222,7 @@ def _content(line: Sequence[Any]) -> Content:
 
 def _spans(request: Request) -> Json:
     """The contents in a prompt, each with its offset, tokens and name."""
-    spans = [
-        [span.offset, span.content.tokens, span.content.name] for span in request.encoder_spans
-    ]
+    spans = [span.as_written for span in request.encoder_spans]
     return {"encoder_spans": spans} if spans else {}
 
 

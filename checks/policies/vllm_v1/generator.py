@@ -83,12 +83,13 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = _with_oversized(choices, config, max(blocks), pinned)
     _let_part_come(choices, external)
     _let_fewer_be_proposed(choices, right_drafts)
-    # How 0.11.2 lets requests with a grammar wait is not described.
+    config = _with_pooling(choices, config, pinned)
     grammars: dict[str, int] = {}
-    if config.release is not Release.V0_11_2:
+    if config.pooling:
+        requests = _pooled(choices, config, requests)
+    elif is_modelled_beside(Feature.GRAMMARS, config):
         requests, grammars = with_grammars(choices, requests)
     drawn |= {"grammars": grammars} if grammars else {}
-    config, requests = _with_pooling(choices, config, requests, pinned)
     requests = _with_unread_caches(choices, requests)
     config = _with_groups(choices, config, requests, pinned)
     if config.kv_groups is not None:  # lost loads, and what is sent, are not modelled beside them
@@ -208,21 +209,23 @@ def _let_fewer_be_proposed(choices: Choices, right_drafts: dict[str, str]) -> No
 
 
 def _with_pooling(
-    choices: Choices,
-    config: VllmV1Config,
-    requests: tuple[Request, ...],
-    pinned: Mapping[str, Any],
-) -> tuple[VllmV1Config, tuple[Request, ...]]:
-    """Configuration and requests of a model that pools, whose prompts may be as long as it."""
+    choices: Choices, config: VllmV1Config, pinned: Mapping[str, Any]
+) -> VllmV1Config:
+    """The configuration, maybe with a model that pools."""
     is_drawn = choices.chance(0.24) and "pooling" not in pinned
     may_pool = not (config.num_speculative_tokens or config.steps_in_flight)
     if is_drawn and may_pool and config.release is not Release.V0_11_2:
-        config = evolve(config, pooling=True)
-    if not config.pooling:
-        return config, requests
+        return evolve(config, pooling=True)
+    return config
+
+
+def _pooled(
+    choices: Choices, config: VllmV1Config, requests: tuple[Request, ...]
+) -> tuple[Request, ...]:
+    """The requests to a model that pools, whose prompts may be as long as it."""
     room = min(config.max_model_len, config.pool_blocks * config.block_size)
     longest = room if config.chunked_prefill else min(room, config.token_budget)
-    return config, tuple(_pooled(choices, request, longest) for request in requests)
+    return tuple(_pooled_once(choices, request, longest) for request in requests)
 
 
 def _with_unread_caches(choices: Choices, requests: tuple[Request, ...]) -> tuple[Request, ...]:
@@ -338,7 +341,7 @@ def _with_groups(
     return evolve(grouped, num_blocks=config.num_blocks + needed[1] - needed[0])
 
 
-def _pooled(choices: Choices, request: Request, longest: int) -> Request:
+def _pooled_once(choices: Choices, request: Request, longest: int) -> Request:
     """The request to a model that pools: one result, maybe of the longest prompt."""
     is_longest = choices.chance(0.3) and longest > 1  # one token of a connector is loaded for ever
     prompt = Prompt.of_stream(request.id, longest) if is_longest else request.prompt

@@ -225,9 +225,9 @@ def test_a_bad_file_is_refused_with_its_line(file: Path) -> None:
     ) == snapshot("""\
 c.toml, line 4: key: found 'blok_size'; allowed: (the keys of spyre); nearest: block_size
 c.toml, line 1: key: found 'xyz'; allowed: (the keys of spyre)
-c.toml, line 2: table: found 'sizes'; allowed: only keys with a single value
-c.toml, line 1: table: found 'block_size'; allowed: only keys with a single value
-c.toml, line 2: array: found 'block_size'; allowed: only keys with a single value
+c.toml, line 2: sizes: found 'a table'; allowed: a single value
+c.toml, line 1: block_size: found 'a table'; allowed: a single value
+c.toml, line 2: block_size: found 'a list'; allowed: a single value
 c.toml, line 2: line: found 'block_size = 32'; allowed: valid TOML (Cannot overwrite a value)
 c.toml, line 2: line: found 'pausing = yes'; allowed: valid TOML (Invalid value)
 c.toml, line 1: line: found 'block_size ='; allowed: valid TOML (Invalid value)
@@ -248,7 +248,7 @@ c.toml, line 2: reservation: found False; allowed: true, where requests may be p
 c.toml, line 2: cost.per_row: found -1; allowed: 0 or more
 c.toml, line 2: cost.per_token: found 1; allowed: a key out of prefill_time, decode_time,
     per_chunk_token, per_row, per_cached_token, per_attended_token
-c.toml, line 2: array: found 'cost.per_row'; allowed: only keys with a single value
+c.toml, line 2: cost.per_row: found 'a list'; allowed: a single value
 c.toml, line 2: cost.per_row: found 'dear'; allowed: a number
 c.toml, line 1: key: found 'cost'; allowed: (the keys of spyre)
 """)
@@ -278,7 +278,7 @@ def test_a_bad_setting_is_refused_with_its_key() -> None:
 --set block_size: found '1\\nchunk_size=2'; allowed: a whole number
 --set pausing: found 'True'; allowed: true or false
 --set admission: found 'strict'; allowed: (the admissions)
---set num_blocks: array: found 'num_blocks'; allowed: only keys with a single value
+--set num_blocks: found 'a list'; allowed: a single value
 --set cost.per_row: found -1; allowed: 0 or more
 """)
 

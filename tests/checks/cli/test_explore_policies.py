@@ -13,6 +13,10 @@ from checks.registry import POLICIES
 from tests.checks.command import lockstep, settings
 
 SMALL = ["block_size=2", "max_model_len=8", "max_num_seqs=2", "num_blocks=4"]
+SESSION = (
+    '{"id": "a", "prompt_len": 2, "max_tokens": 1, "continued_by": "b"}\n'
+    '{"id": "b", "prompt_len": 4, "max_tokens": 1, "after": "a"}\n'
+)
 
 
 def report(*arguments: object) -> Any:
@@ -177,6 +181,32 @@ def test_lost_loads_are_refused_where_they_are_not_modelled() -> None:
 
     assert ran.code == 2
     assert "kv_groups: found 'sliding 3'; allowed: no such key with lost loads" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [
+        ("--lost-loads", "requests with external tokens"),
+        ("--returning", "requests without continued_by"),
+    ],
+)
+def test_an_option_that_could_do_nothing_or_makes_no_sense_is_refused(
+    option: str, allowed: str
+) -> None:
+    Path("w.jsonl").write_text(SESSION)
+
+    ran = lockstep("explore", *settings("policy=vllm-v1", *SMALL), "--workload", "w.jsonl", option)
+
+    assert (ran.code, ran.err) == (2, f"lockstep: {option}: found True; allowed: {allowed}\n")
+
+
+def test_what_is_assumed_of_the_turns_of_a_session_is_printed() -> None:
+    Path("w.jsonl").write_text(SESSION)
+
+    ran = lockstep("explore", *settings("policy=vllm-v1", *SMALL), "--workload", "w.jsonl")
+
+    line = "assumed: request b, the turn after a, comes at any time after that one has ended, or"
+    assert line in ran.out
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,16 @@ def test_full_trace_with_costs_replays(policy: str) -> None:
     assert int(steps) > 50
 
 
+def test_a_trace_says_when_a_grammar_is_ready_and_replays() -> None:
+    Path("w.jsonl").write_text('{"id": "0", "prompt_len": 4, "max_tokens": 2, "grammar": true}\n')
+    lockstep("run", "w.jsonl", *of("vllm-v1"), "--trace", "t.jsonl")
+
+    again = lockstep("replay", "t.jsonl")
+
+    assert '"compiled"' in Path("t.jsonl").read_text()
+    assert (again.code, again.out) == (0, "2 steps as in the file, no rule broken\n")
+
+
 def test_changed_trace_differs_in_its_first_changed_step(first: Served) -> None:
     lines = first.trace.read_text().splitlines()
     fourth = json.loads(lines[4])

@@ -15,11 +15,14 @@ from checks.harness.policy import Own, evidence_of
 from checks.harness.reference import Reference
 from checks.harness.runs.serving import served
 from checks.harness.standalone import with_own_steps
+from checks.harness.system import ENGINE
 from checks.registry import POLICIES
 from reference.core.frozen_map import updated
 from reference.spyre import step as step_module
 from spec.core.records import IDLE
+from spec.core.requests import Prompt, Request
 from spec.spyre.records import Step
+from spec.vllm_v1.config import VllmV1Config
 from tests.checks.harness.cases import (
     REFERENCE,
     SMALL,
@@ -31,6 +34,19 @@ from tests.checks.harness.cases import (
     system,
 )
 from tests.recorded.scenes import asks
+
+
+def test_a_turn_that_comes_late_is_waited_for() -> None:
+    config = VllmV1Config(block_size=2, num_blocks=8, max_num_seqs=1, max_model_len=16)
+    tokens = Prompt.of_tokens([1, 2])
+    first = Request(id="a", prompt=tokens, max_tokens=1, continued_by="b")
+    longer = Prompt.of_tokens([1, 2, 3, 4])
+    turn = Request(id="b", prompt=longer, max_tokens=1, after="a", arrival_time=200.0)
+    other = Request(id="c", prompt=tokens, max_tokens=1)
+
+    episode = compare(Own("vllm-v1", ENGINE).open(), Case(config, (first, other, turn)), UNJUDGED)
+
+    assert (episode.finding, episode.steps > 200) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +74,7 @@ def test_no_rule_is_broken_by_a_reference_but_those_that_are_known(policy: str) 
 
     assert seen.first_seen == {}
     assert seen.judged == seen.steps > 300
-    assert set(seen.expected) <= {*evidence_of(policy).expected_reasons}
+    assert set(seen.expected) <= {*evidence_of(policy).expected_reasons()}
 
 
 def test_after_the_last_request_two_idle_steps_are_compared() -> None:

@@ -15,7 +15,7 @@ VICTIM = "by priority, a victim's chunk of this very step has been hashed when i
 
 
 def test_a_rule_with_two_reasons_is_named_once_with_both() -> None:
-    assert V1.expected_reasons["V1-KV-12"] == f"{LOST}; or {VICTIM}"
+    assert V1.expected_reasons()["V1-KV-12"] == f"{LOST}; or {VICTIM}"
 
 
 def test_the_reason_in_an_episode_is_that_of_its_configuration() -> None:
@@ -24,6 +24,7 @@ def test_the_reason_in_an_episode_is_that_of_its_configuration() -> None:
     assert V1.expected_reason("V1-KV-12", by_priority) == VICTIM
     assert V1.expected_reason("V1-KV-12", with_loads) == LOST
     assert V1.expected_reason("V1-KV-12", VllmV1Config()) is None
+    assert V1.expected_reasons(by_priority)["V1-KV-12"] == VICTIM
 
 
 def test_a_rule_is_excused_in_steps_that_show_the_reason_and_in_no_other() -> None:
@@ -36,5 +37,5 @@ def test_a_rule_is_excused_in_steps_that_show_the_reason_and_in_no_other() -> No
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_only_rules_of_the_policy_and_what_runs_show_are_expected(policy: str) -> None:
-    others = set(evidence_of(policy).expected_reasons) - set(claims_of(policy).registry.rules)
+    others = set(evidence_of(policy).expected_reasons()) - set(claims_of(policy).registry.rules)
     assert {cause for cause in others if not cause.startswith("device: ")} <= {"endless"}

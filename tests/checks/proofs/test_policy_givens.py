@@ -54,10 +54,7 @@ def turns(ctx: Context, state: State) -> Iterator[tuple[str, Numbers]]:
 
 
 FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
-WITHOUT_PROOFS = (
-    "sessions",
-    "pooling",
-)  # whose last tokens are not computed: no proof is about them
+WITHOUT_PROOFS = ("sessions", "pooling")  # no proof is about their last tokens
 
 
 @pytest.mark.parametrize(
