@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from checks.chapters import field_rows, key_rows, record_parts, value_lines
+from checks.chapters import chapter_path, field_rows, key_rows, record_parts, value_lines
 from checks.evidence import PROVEN, recorded
 from checks.glossary import glossary, listed_words
 from checks.registry import POLICIES, RULES, claims_of
@@ -18,7 +18,7 @@ def vocabulary() -> dict[str, list[str]]:
     """The meanings of each word in lower case, those of the glossary first."""
     known: dict[str, dict[str, None]] = {}
     of_claims = chain(_rules(), _obligations())
-    of_machines = chain(_keys(), _values(), _fields(), _constraints())
+    of_machines = chain(_keys(), _request_keys(), _values(), _fields(), _constraints())
     for words, meaning in chain(_entries(), listed_words(), of_machines, of_claims):
         for word in words:
             known.setdefault(word.lower(), {})[meaning] = None
@@ -49,6 +49,14 @@ def _keys() -> _Meanings:
     for (names, default, says), policies in owners.items():
         where = f"key of {', '.join(policies)}, default {default}"
         yield re.findall(r"`(\w+)`", names), _without_quotes(f"{names} ({where}): {says}")
+
+
+def _request_keys() -> _Meanings:
+    """The keys of a request, as the chapter on workloads has them."""
+    chapter = chapter_path("workloads").read_text(encoding="utf-8")
+    table = chapter.partition("## Our own format")[2].partition("\n## ")[0]
+    for names, says in re.findall(r"^\| (`.+?) \| (.+) \|$", table, re.MULTILINE):
+        yield re.findall(r"`(\w+)`", names), _without_quotes(f"{names} (key of a request): {says}")
 
 
 def _values() -> _Meanings:

@@ -16,6 +16,7 @@ from tests.checks.command import lockstep
         ("known difference", "known difference: A divergence from a release that is understood."),
         ("spy-vol-1", "SPY-VOL-1: Batch size times max-tkv never exceeds the limit, in any step."),
         ("mutant", "see the chapter on evidence."),
+        ("continued_by", "continued_by (key of a request): the id of the next turn of its session"),
     ],
 )
 def test_word_is_explained(word: str, says: str) -> None:
