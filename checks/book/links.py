@@ -19,7 +19,8 @@ from checks.registry import RULES
 _UNLINKED = {"a", "code", "pre", "script", "style", "h1", "h2", "h3", "h4", "h5", "h6"}
 # Words of the glossary that the chapters mostly use in their everyday sense.
 _COMMON = {"abort", "bounds", "case", "computed", "event", "generated", "jump", "reading", "record"}
-_COMMON |= {"recording", "reference", "rule", "system", "transition", "variant", "verdict"}
+_COMMON |= {"recording", "reference", "rule", "state", "system", "transition", "turn", "variant"}
+_COMMON |= {"verdict"}
 _AFTER_INLINE = 15  # behind the processor of inline Markdown, before the one of relative links
 
 

@@ -1,7 +1,7 @@
 """Pages for maintainers of releases: each defect with the steps of its recording."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import spec
@@ -9,6 +9,7 @@ from checks.harness.campaigns.recording import Recording, read_recording
 from checks.harness.system import Json
 from checks.harness.views.viewing import document_of_file
 from checks.registry import claims_of
+from checks.releases.markdown import table
 from spec.core.requests import Request
 
 _ROOT = Path(spec.__file__).parent
@@ -58,9 +59,7 @@ def _shown(name: str) -> str:
         "",
         "Configuration, as far as it is not the default: " + ", ".join(_settings(recording)) + ".",
         "",
-        "| request | prompt, tokens | prompt | at most to generate |",
-        "| --- | --- | --- | --- |",
-        *(_request(request) for request in recording.case.requests),
+        *_requests(recording.case.requests),
         "",
         "| step | before it | what the release does |",
         "| --- | --- | --- |",
@@ -80,12 +79,23 @@ def _settings(recording: Recording) -> Iterator[str]:
             yield f"`{key}` {str(value).lower() if isinstance(value, bool) else value}"
 
 
-def _request(request: Request) -> str:
+def _requests(requests: Sequence[Request]) -> Iterator[str]:
+    """The table of the requests; with a column for the earlier turn where there are sessions."""
+    earlier = {request.continued_by: request.id for request in requests if request.continued_by}
+    columns = ["request", "prompt, tokens", "prompt", "at most to generate"]
+    rows = [_request(request) for request in requests]
+    if earlier:
+        columns.append("continues")
+        rows = [[*row, earlier.get(row[0], "-")] for row in rows]
+    yield from table(columns, rows)
+
+
+def _request(request: Request) -> list[str]:
     parts = [
         f"{count} of `{name}`" for name, count in request.prompt.parts if isinstance(name, str)
     ]
     prompt = ", ".join(parts) or "-"
-    return f"| {request.id} | {request.prompt_len} | {prompt} | {request.max_tokens} |"
+    return [request.id, str(request.prompt_len), prompt, str(request.max_tokens)]
 
 
 def _steps(recording: Recording, broken: dict[int, list[str]]) -> Iterator[str]:

@@ -173,8 +173,8 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
 
 @eventually("V1-PRG-5", code("engine core"), witness=lambda _, step: step.finished)
 def all_requests_leave(state: State, request_id: str) -> bool:
-    """Every request that arrives finishes or is aborted: none is preempted and readmitted for
-    ever.
+    """Every request that arrives finishes or is aborted: none waits, or is preempted and
+    readmitted, for ever.
     """
     # Sooner or later it neither waits nor runs, whatever else arrives. A turn that its client has
     # not sent has not arrived.
