@@ -316,11 +316,9 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
     requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     every_request = frozenset(request.id for request in requests)
     external = {request.id: request.external for request in requests if request.external}
-    if own.lost_loads and not external:
-        raise InputError("--lost-loads", True, "requests with external tokens")
     if own.returning and any(request.continued_by for request in requests):
         raise InputError("--returning", True, "requests without continued_by")
-    return Instance(
+    instance = Instance(
         name=workload_path.stem,
         about=f"the requests of {workload_path}",
         config=config,
@@ -333,6 +331,10 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
         fewer_drafts=every_request if own.fewer_drafts else frozenset(),
         leavers=every_request if own.leave_running else frozenset(),
     )
+    if own.lost_loads and not machine_of(policy).model(instance).instance.failing:
+        allowed = "requests with external tokens, and a configuration in which loads may be lost"
+        raise InputError("--lost-loads", True, allowed)
+    return instance
 
 
 def _refuse_conflicts(

@@ -1,7 +1,7 @@
 """Runs as trials: an engine serves many requests at real sizes, or on a failing device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import zip_longest
@@ -204,9 +204,20 @@ def first_error(case: Case, steps: Iterator[Step], recovery: Recovery | None = N
         return f"{REFUSED}: {error.constraint}"
     except LostError:
         return LOST
-    stayed = [request for request in case.requests if request.id not in aborted]
+    gone = _gone(case, aborted)
+    stayed = [request for request in case.requests if request.id not in gone]
     right = all(tokens.get(request.id, []) == served_alone(request) for request in stayed)
     return None if right else WRONG_TOKEN
+
+
+def _gone(case: Case, aborted: Iterable[str]) -> set[str]:
+    """The requests that were aborted, and those that never came since they follow such ones."""
+    gone = set(aborted)
+    turns = {row.continued_by: row.id for row in case.requests}
+    for request in case.requests:  # each stands behind the one that it follows
+        if gone & {request.after, turns.get(request.id)}:
+            gone.add(request.id)
+    return gone
 
 
 def _endless(case: Case) -> str | None:

@@ -55,16 +55,16 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
 
     Raises:
         WorkloadError: a request of the instance could never be served.
-        ConfigError: clients return while steps are in flight, which may still name them, or clients
-            return or loads are lost where there are several groups of layers.
+        ConfigError: clients return while steps are in flight, which may still name them, or where
+            there are several groups of layers.
     """
     if instance.returning and instance.config.steps_in_flight:
         raise ConfigError("steps_in_flight", instance.config.steps_in_flight, "0 with returning")
     if instance.returning and instance.config.kv_groups is not None:
         # Blocks are renumbered by the tables of one group.
         raise ConfigError("kv_groups", instance.config.kv_groups, "no such key with returning")
-    if instance.failing and instance.config.kv_groups is not None:
-        raise ConfigError("kv_groups", instance.config.kv_groups, "no such key with lost loads")
+    if instance.config.kv_groups is not None:
+        instance = evolve(instance, failing=frozenset())  # lost loads are not modelled beside them
     machine = machine_remembering(
         VllmV1Machine.of(instance.config, instance.requests, instance.external)
     )
