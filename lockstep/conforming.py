@@ -26,6 +26,7 @@ from checks.explore.exploring import (
     explore_instance,
 )
 from checks.explore.instance import Instance
+from checks.explore.policy import refuse_lost_loads
 from checks.explore.result import Outcome
 from checks.export.outside import placed
 from checks.export.trace.reading import Trace, read_trace
@@ -167,6 +168,7 @@ def explore_requests(
 
     Raises:
         WorkloadError: a request can never be served.
+        InputError: loads are to be lost where none can be.
     """
     requests = tuple(requests)
     all_ids = frozenset(request.id for request in requests)
@@ -183,6 +185,8 @@ def explore_requests(
         failing=frozenset(external) if lost_loads else frozenset(),
         leavers=all_ids if leave_running else frozenset(),
     )
+    if lost_loads:
+        refuse_lost_loads(instance, "lost_loads")
     exploration = explore_instance(instance, bounds)
     screen, files = _screen(), []
     screen.print(f"{counted(exploration.result.states, 'state')}: {verdict_line(exploration)}")

@@ -49,7 +49,7 @@ from checks.explore.exploring import (
     sentence,
 )
 from checks.explore.instance import Instance, title_of
-from checks.explore.policy import machine_of, offered
+from checks.explore.policy import machine_of, offered, refuse_lost_loads
 from checks.explore.result import Progress
 from checks.explore.search import Order
 from checks.export.printable import wrapped
@@ -331,9 +331,8 @@ def _own_instance(workload_path: Path, own: OwnInstance, config: PolicyConfig) -
         fewer_drafts=every_request if own.fewer_drafts else frozenset(),
         leavers=every_request if own.leave_running else frozenset(),
     )
-    if own.lost_loads and not machine_of(policy).model(instance).instance.failing:
-        allowed = "requests with external tokens, and a configuration in which loads may be lost"
-        raise InputError("--lost-loads", True, allowed)
+    if own.lost_loads:
+        refuse_lost_loads(instance, "--lost-loads")
     return instance
 
 

@@ -10,6 +10,7 @@ from checks.explore.instance import Instance
 from checks.registry import POLICIES, part_of
 from reference.core import machine
 from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
 from spec.core.records import SomeContext, SomeState
 from spec.core.requests import Request
 
@@ -55,6 +56,17 @@ def machine_of(policy: str) -> Machine[Any, Any, Any]:
     """The machine of the policy of this name."""
     part: Machine[Any, Any, Any] = part_of(policy, "machine")
     return part
+
+
+def refuse_lost_loads(instance: Instance[Any], option: str) -> None:
+    """Refuse the option of this name, with which loads may be lost, where none is ever lost.
+
+    Raises:
+        InputError: no request has external tokens, or lost loads are not modelled here.
+    """
+    if not machine_of(instance.config.policy).model(instance).instance.failing:
+        allowed = "requests with external tokens, and a configuration in which loads may be lost"
+        raise InputError(option, True, allowed)
 
 
 def offered(
