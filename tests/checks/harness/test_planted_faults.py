@@ -19,10 +19,12 @@ FAST = (
 # Every request of a case ends at max_tokens at the latest, so the first does not show here. Pausing
 # where it is not meant shows under `documented` alone, in a batch that exceeds the limit. The
 # explorer finds both. The others need clients that leave while blocks are set aside for them, and a
-# later request that these blocks would decide about: not met in 1,500 random cases.
+# later request that these blocks would decide about: not met in 1,500 random cases. The last four
+# change what 2.6.3 does with grammars and images, and random cases have no `reading = "released"`.
 NOT_IN_CASES = {
     *("never at max tokens", "pausing, always", "step gives back", "arrival gives back"),
     *("abort keeps twice", "released abort gives back", "released counts what is computed"),
+    *("forgotten clients", "front turned round", "in line with others", "newcomers for ever"),
 }
 
 

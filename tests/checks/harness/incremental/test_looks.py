@@ -235,7 +235,7 @@ def edges_judged(instance: Instance[Any], looks: Looks | None = None) -> int:
     [pytest.param(name, marks=() if name in FAST else pytest.mark.thorough) for name in INSTANCES],
 )
 def test_both_judges_agree_on_every_edge(name: str) -> None:
-    assert edges_judged(INSTANCES[name]) > 10
+    assert edges_judged(INSTANCES[name]) > 4
 
 
 # --- wrong states ---------------------------------------------------------------------------------
@@ -252,6 +252,8 @@ SMALL: dict[str, list[dict[str, Any]]] = {  # so few blocks that requests are pr
         | {"num_speculative_tokens": 2, "accepted_drafts": 1},
         {"block_size": 2, "max_model_len": 32, "max_num_batched_tokens": 8, "num_blocks": 15}
         | {"connector": Connector.ASYNC},
+        {"block_size": 2, "max_model_len": 32, "max_num_batched_tokens": 8, "num_blocks": 25}
+        | {"kv_groups": "sliding 3"},
     ],
 }
 REQUESTS = [
