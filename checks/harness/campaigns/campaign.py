@@ -24,7 +24,7 @@ from checks.harness.campaigns.guiding import Kept, Start, known_episodes, mutati
 from checks.harness.campaigns.shrinking import Budget, Shrunk, shrink
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
-from checks.harness.comparison import Terms, can, compare
+from checks.harness.comparison import Terms, can, compare, within_abilities
 from checks.harness.driver.process import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
@@ -137,7 +137,7 @@ class Plan:
         return self.case(start.episode)
 
     def drawn(self, choices: Choices) -> Case:
-        """The case that these choices make, without aborts if the system has none.
+        """The case that these choices make, without what the system cannot be told.
 
         Raises:
             ConfigError: its configuration is not allowed, or the system does not support it.
@@ -153,7 +153,8 @@ class Plan:
         requests = case.requests
         if not can(system, "abort"):
             requests = tuple(evolve(request, abort_at=None) for request in requests)
-        return evolve(case, requests=requests, choices=choices.node)
+        case = evolve(case, requests=requests, choices=choices.node)
+        return within_abilities(system, case)
 
     def redrawn(self, case: Case, choices: Choices) -> Case:
         """The case that these choices make instead of this one; a path stays one.
