@@ -264,7 +264,7 @@ def test_token_comes_only_to_a_request_that_awaits_one() -> None:
     [
         ({"release": "0.11.2"}, "0.33.0, 0.28.0 beside steps_in_flight"),
         ({"steps_in_flight": 5}, "at most 4"),
-        ({"steps_in_flight": 2, "connector": "sync"}, "0 or 1 with a connector"),
+        ({"steps_in_flight": 2, "connector": "sync"}, "none beside several steps in flight"),
     ],
 )
 def test_what_is_not_modelled_is_refused(beside: dict[str, Any], allowed: str) -> None:
