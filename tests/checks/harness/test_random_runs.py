@@ -77,8 +77,9 @@ def episode(policy: str, number: int, path: Path) -> Counter[str]:
     with TraceWriter(path, config, requests, full=True) as trace:
         watching = (trace.write, steps.append)
         run = run_workload(settings, requests, using=REFERENCE, observers=watching)
-    # A turn never comes if the client of the one before has left.
     assert (run.refused, steps[-1].after.is_idle) == (None, True)
+    # A turn never comes if the client of the one before has left.
+    assert run.summary.unfinished == 0 or any(row.continued_by for row in requests)
     broken = {violation.rule.id for violation in run.broken}
     assert [rule for rule in broken if not evidence_of(policy).expected_reason(rule, config)] == []
     if run.device is not None and run.device.steps:  # none with drafts in flight

@@ -205,6 +205,12 @@ FAST = (  # caching and eviction, preemption, drafts, loads that come, fail or a
 )
 
 
+FEW_EDGES = (  # five to ten
+    *("sessions, too long", "groups, states, encoder, whole"),
+    "groups, window, async, whole",
+)
+
+
 def edges_judged(instance: Instance[Any], looks: Looks | None = None) -> int:
     """The number of edges on which both judges agree about rules that held before."""
     policy = instance.config.policy
@@ -235,7 +241,8 @@ def edges_judged(instance: Instance[Any], looks: Looks | None = None) -> int:
     [pytest.param(name, marks=() if name in FAST else pytest.mark.thorough) for name in INSTANCES],
 )
 def test_both_judges_agree_on_every_edge(name: str) -> None:
-    assert edges_judged(INSTANCES[name]) > 4
+    least = 4 if INSTANCES[name].name.startswith(FEW_EDGES) else 10
+    assert edges_judged(INSTANCES[name]) > least
 
 
 # --- wrong states ---------------------------------------------------------------------------------

@@ -299,8 +299,8 @@ def edges() -> tuple[Edge, ...]:
     """Some edges of each default instance, drawn by chance from its first states."""
     drawn: list[Edge] = []
     for number, instance in enumerate(MACHINE.instances):
-        first = [*islice(_edges_of(instance), 250)]
-        drawn += Random(number).sample(first, min(12, len(first)))
+        first = [*islice(_edges_of(instance), 400)]
+        drawn += Random(number).sample(first, min(20, len(first)))
     return tuple(drawn)
 
 
